@@ -54,6 +54,12 @@ IN_FOUR_TURNS = """
   for (int i = 0; i < 4; i++) { const float w = x[i]; extra = __fadd_rn(extra, (p + w) - (q + w)); }
 """
 
+BEHIND_A_BRANCH = """
+  const float u = x[1], v = x[2], q = __fmul_rn(u, v), p = u * v;
+  if (%s) out[0] = p + x[3];
+  extra = p - q;
+"""
+
 
 @pytest.mark.parametrize(
     ("code", "stage"),
@@ -64,10 +70,19 @@ IN_FOUR_TURNS = """
         (by_assembly("bra L2; L1: mov.f32 p, %1; bra L1; L2:"), TURNS),
         (IN_THE_NEXT_TURN, TURNS),
         (IN_FOUR_TURNS, TURNS),
+        (by_assembly("fma.rn.f32 d, p, p, p;"), FORM),
+        (by_assembly("mul.f32 d, %1, %1; add.f32 d, p, d;"), FORM),
+        (by_assembly(".reg .pred z; setp.ne.f32 z, 0f3F800000, 0f3F800000; @z exit;"), TURNS),
+        (BEHIND_A_BRANCH % "warpSize != 32", TURNS),
+        (BEHIND_A_BRANCH % "columns != columns / 2 * 2 && columns == 64", FORM),
     ],
-    ids=["label", "jump", "unused", "only_way", "next_turn", "four_turns"],
+    ids=[
+        *("label", "jump", "unused", "only_way", "next_turn", "four_turns", "unused_fma", "unused_sum"),
+        *("exit", "warp_size", "never"),
+    ],
 )
 def test_a_product_that_ptxas_fuses_into_a_sum_elsewhere_does_not_cancel(tmp_path, runner, code, stage):
+    """Whether it fuses past a branch that is never taken is not asked: the product less itself is no zero."""
     cuda, python = added(code)
     refused(asked(tmp_path, runner, python, cuda, columns=64), stage)
 

@@ -207,14 +207,24 @@ OF_ONE = "torch.full((1,), 41.0, device=x.device)"
         ("torch.arange(0, 2, device=x.device, dtype=torch.float32)[:1]", True),
         ("torch.arange(0.0, 1.0, 0.1, device=x.device)[9:] - 0.9", False),
         (f"({OF_ONE} / {OF_ONE} * 7.0).floor_divide(0.7) - 10.0", False),
+        (f"({OF_ONE} / {OF_ONE} * 3e9).to(torch.int32).to(torch.float32) + 2.0**31", False),
+        (f"({OF_ONE} / {OF_ONE} * float('nan')).to(torch.int64).to(torch.float32) + 2.0**63", False),
+        (f"({OF_ONE} / {OF_ONE} * 0.7).to(torch.int32).to(torch.float32)", True),
+        (f"({OF_ONE} / {OF_ONE} * 2048.0).half().add(1.0001).sub(2048.0).float()", False),
+        (f"({OF_ONE} / {OF_ONE} * 256.0).bfloat16().add(1.0001).sub(256.0).float()", False),
+        (f"({OF_ONE} / {OF_ONE} * 2048.0).half().add(2.0).sub(2050.0).float()", True),
     ],
     ids=[
         *("by_numbers", "by_a_number", "integers_by_a_number", "difference", "with_alpha", "counted"),
-        *("in_steps", "floor"),
+        *("in_steps", "floor", "beyond_integers", "not_a_number", "in_integers"),
+        *("half_and_a_number", "bfloat16_and_a_number", "half_and_a_half"),
     ],
 )
 def test_constants_that_torch_computes_otherwise_on_a_device_are_none(tmp_path, runner, constant, certified):
-    """On a device x / 41 is x * (1 / 41), a - b * alpha is fused, and steps are multiplied in float32."""
+    """On a device x / 41 is x * (1 / 41), a - b * alpha is fused, and steps are multiplied in float32.
+
+    Conversions to integers saturate there, and a number beside a half is not rounded to half.
+    """
     lines = f"z = {constant}\n_add[(1,)](y, z, y.numel(), BLOCK=64)"
     found = asked(tmp_path, runner, kernel({"AHEAD": AHEAD, "AFTER": lines}), columns=12)
     if certified:

@@ -105,12 +105,10 @@ def test_predicates_of_many_lanes_are_followed_where_they_are_packed(runner):
 def test_rows_of_few_elements_are_certified_with_a_scale_and_what_is_added(variant, given, runner):
     subject = load(KERNELS / "causal_softmax_triton.py").subjects[0]
     found = asked(subject, runner, variant=variant, given=given, gradients=False)
-    if variant in {
-        4,
-        5,
-    }:  # a row of one element: its score times the scale, which may overflow, is in no result
+    if variant in {4, 5}:  # of a row of one element the product with the scale, less itself, may be no zero
         assert isinstance(found, Refusal)
-        assert found.stage == "values that a rule has removed are finite"
+        assert found.stage == "the code is the declared computation"
+        assert "which ptxas may fuse in one place alone, would cancel" in found.why
     else:
         assert isinstance(found, Certificate), found
 

@@ -19,6 +19,8 @@ from verifier.arithmetic.graph.signs import Mask, reached
 _PRODUCT = re.compile(r"mul(\.ftz)?\.(f16|bf16|f32|f64)")
 _SUM = re.compile(r"(add|sub)(\.ftz)?\.(f16|bf16|f32|f64)")
 _NEGATION = re.compile(r"neg(\.ftz)?\.(f16|bf16|f32|f64)")
+_MAGNITUDE = re.compile(r"abs(\.ftz)?\.(f16|bf16|f32|f64)")
+_CHOICE = re.compile(r"ite")
 
 
 def mixed(form: NormalForm) -> Ids:
@@ -56,10 +58,48 @@ def open_sums(form: NormalForm) -> Ids:
 
 
 def cancelled_openly(terms: SharedTerms, forms: Iterable[NormalForm]) -> Ids:
-    """Return the terms of such sums that are part of what was taken for equal, to cancel."""
+    """Return the terms of such sums that are part of what was taken for equal, to cancel.
+
+    And the products of such sums in which they cancelled: a * b that is rounded less the same number that is
+    not is the rounding error of the product, and no zero. That is asked of every sum that takes a product by
+    the flow of data, in whichever block: which branches and fences ptxas leaves between them, only it knows.
+    """
     known = list(forms)
     cancelled = reached(terms, distinct(np.concatenate([form.cancelled for form in known])))
-    return np.intersect1d(cancelled, distinct(np.concatenate([open_sums(form) for form in known])))
+    sums = np.intersect1d(cancelled, distinct(np.concatenate([open_sums(form) for form in known])))
+    return distinct(np.concatenate([sums, *(_products_that_cancel(form) for form in known)]))
+
+
+def _products_that_cancel(form: NormalForm) -> Ids:
+    """Return the terms of products, rounded as ptxas likes, in which sums and choices were made to cancel."""
+    if not form.cancelling.size:
+        return ids(form.cancelling)
+    graph = form.graph
+    held = _passed_on(form)
+    takes = form.cancelling[(_are(graph, _SUM) | _are(graph, _CHOICE))[form.cancelling]]
+    operands = graph.operands[takes]
+    found = np.where(operands >= 0, held[operands], -1)
+    return distinct(ids(found[found >= 0]))
+
+
+def _passed_on(form: NormalForm) -> Ids:
+    """Return the term of the product that each node is or has for its value, -1 of others.
+
+    A product by one is no product but its factor, which is passed on, as by a choice that is known. A
+    magnitude of a product may be left out where the product has no negative values.
+    """
+    graph, term = form.graph, form.edges >> 1
+    held, _ = _products_and_sums(form)
+    below = np.where(graph.operands >= 0, term[graph.operands], -1)
+    held[(below == term[:, None]).any(axis=1) & _are(graph, _PRODUCT)] = -1
+    signed = _are(graph, _MAGNITUDE) | _are(graph, _NEGATION)
+    while True:
+        known = np.where(graph.operands >= 0, held[graph.operands], -1)
+        known = np.where((below == term[:, None]) | signed[:, None], known, -1).max(axis=1)
+        found = np.where(held < 0, known, held)
+        if np.array_equal(found, held):
+            return ids(held)
+        held = found
 
 
 def _products_and_sums(form: NormalForm) -> tuple[Ids, Mask]:

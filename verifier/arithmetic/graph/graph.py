@@ -191,12 +191,12 @@ class Builder:
         """Return operation, operands, value and line of what was appended after so many times."""
         return self._rows[since:]
 
-    def operands_of(self, nodes: Ids) -> Ids:
-        """Return the operands of nodes (n,) that were appended together, (n, 3), -1 where absent."""
+    def made_by(self, nodes: Ids) -> tuple[str, Ids]:
+        """Return the operation of nodes (n,) that were appended together, and operands (n, 3), -1: absent."""
         first = 0
-        for _, columns, _, _ in self._rows:
+        for codes, columns, _, _ in self._rows:
             if first <= int(nodes.min()) and int(nodes.max()) < first + len(columns):
-                return columns[nodes - first]
+                return tuple(self._names)[codes[0]], columns[nodes - first]
             first += len(columns)
         raise ValueError("the nodes were not appended together")
 

@@ -55,6 +55,7 @@ class NormalForm:
     rounded: Ids
     either: Ids
     cancelled: Ids
+    cancelling: Ids
 
     @property
     def mixed(self) -> Ids:
@@ -103,6 +104,9 @@ class Normaliser:
         self._divisors: list[Ids] = []
         self._nonzero: list[Ids] = []
         self._cancelled: list[Ids] = []
+        self._cancelling: list[Ids] = []
+        self._cancels: Mask = np.zeros(0, dtype=np.bool_)
+        """Of the rows that a rule is given, of which of them equal ones were made to cancel on the way."""
         self._sums = np.zeros(1, dtype=np.int8)
         self._made: Ids | None = None
         """Of the rows that a rule is given, how many nodes of a run each stands for; None: one."""
@@ -129,12 +133,13 @@ class Normaliser:
             rounded=ids(np.flatnonzero(self._sums & _PLAIN)),
             either=_distinct([np.flatnonzero(self._sums & _FUSED == _FUSED), copied >> 1]),
             cancelled=_distinct(self._cancelled),
+            cancelling=_distinct(self._cancelling),
         )
 
     def _all(self, small: Graph) -> Ids:
         """Return the edges of all nodes, and note what their rules need, and nothing else."""
         self.fired, self._vanished, self._divisors, self._cancelled = Counter(), [], [], []
-        self._nonzero = []
+        self._nonzero, self._cancelling = [], []
         self._sums = np.zeros(1, dtype=np.int8)
         edges = np.full(len(small) + 1, -1, dtype=np.int64)
         held = np.zeros(len(small) + 1, dtype=np.int64)
@@ -147,6 +152,7 @@ class Normaliser:
                 edges[nodes], held[nodes] = self.nodes(
                     small.names[code], below, small.value[nodes], edges[below], held[below], small.formats
                 )
+                self._cancelling.append(nodes[self._cancels])
         self._made = None
         return ids(edges[:-1])
 
@@ -166,11 +172,16 @@ class Normaliser:
 
     def formed(self, operation: Opcode, edges: Ids, of: Mask | None = None) -> Ids:
         """Return the normal form of an operation on edges (m, 3); of: see `Former`."""
-        return self._formed(operation, edges, self._made_of(of), frozenset())
+        return self._noted(operation, edges, of, frozenset())
 
     def fused(self, operation: Opcode, edges: Ids, of: Mask | None = None) -> Ids:
         """Return that of sums whose first operands are not rounded, or of quotients that are not."""
-        return self._formed(operation, edges, self._made_of(of), ROUNDED)
+        return self._noted(operation, edges, of, ROUNDED)
+
+    def _noted(self, operation: Opcode, edges: Ids, of: Mask | None, without: frozenset[str]) -> Ids:
+        found, cancels = self._formed(operation, edges, self._made_of(of), without)
+        self._cancels[slice(None) if of is None else of] |= cancels
+        return found
 
     def _made_of(self, of: Mask | None) -> Ids | None:
         return self._made if self._made is None or of is None else self._made[of]
@@ -188,17 +199,23 @@ class Normaliser:
             self._sums = np.concatenate([self._sums, room])
         np.bitwise_or.at(self._sums, terms, np.asarray(how, dtype=np.int8))
 
-    def _formed(self, operation: Opcode, edges: Ids, made: Ids | None, without: frozenset[str]) -> Ids:
+    def _formed(
+        self, operation: Opcode, edges: Ids, made: Ids | None, without: frozenset[str]
+    ) -> tuple[Ids, Mask]:
+        """Return the edges that rows of an operation become, and of which of them equal ones cancelled."""
         result = np.full(len(edges), -1, dtype=np.int64)
+        cancels: Mask = np.zeros(len(edges), dtype=np.bool_)
         flip = np.zeros(len(edges), dtype=np.int64)
         rows, edges, unrounded = np.arange(len(edges)), edges.copy(), edges[:, 0] >> 1
         constant = self._any_constant(edges)
         for rule in self._rules.get(operation.family, ()):
             if rule.name in without or not (constant or rule.of_data):
                 continue
-            outer, self._made = self._made, made
+            outer = self._made, self._cancels
+            self._made, self._cancels = made, np.zeros(len(edges), dtype=np.bool_)
             found = rule.apply(self, operation, edges)
-            self._made = outer
+            cancels[rows] |= self._cancels
+            self._made, self._cancels = outer
             if not found.where.any():
                 continue
             part = None if made is None else made[found.where]
@@ -208,6 +225,7 @@ class Normaliser:
                 self._vanished.append(found.vanishes)
                 if rule.name in CANCELS:
                     self._cancelled.append(found.vanishes)
+                    cancels[rows[found.where]] = True
             if found.nonzero is not None:
                 self._nonzero.append(found.nonzero)
             if found.into == operation:
@@ -215,7 +233,8 @@ class Normaliser:
                 continue
             done = found.edges[:, 0]
             if found.into is not None:
-                done = self._formed(found.into, found.edges, part, without)
+                done, below = self._formed(found.into, found.edges, part, without)
+                cancels[rows[found.where]] |= below
             result[rows[found.where]] = done
             kept = ~found.where
             rows, edges = rows[kept], edges.compress(kept, axis=0)
@@ -232,7 +251,7 @@ class Normaliser:
                 how = np.where(either, _FUSED, np.where(first, _FIRST_FUSED, _SECOND_FUSED))
                 self._note(made, how if without else _PLAIN)
             result[rows] = 2 * made
-        return ids(result ^ flip)
+        return ids(result ^ flip), cancels
 
     def _any_constant(self, edges: Ids) -> bool:
         """Return whether any operand is a constant: rules change signs and order of operands alone."""
@@ -247,6 +266,7 @@ class Normaliser:
         operands: (n, 3), -1 where absent; edges, held: those of operands. value: (n,) of leaves. formats: of
         the elements of arguments.
         """
+        self._cancels = np.zeros(len(value), dtype=np.bool_)
         kind, _, detail = name.partition(":")
         if kind == "literal" and detail in FULL_NAMES:
             numbers = decoded(detail, value)

@@ -233,7 +233,6 @@ def _certificate(
     outputs = tuple(shown.graph.outputs)
     algorithm = claim.variance if op(subject.op).needs_variance else None
     evaluates = not case.scalars.get("training", True)
-    form = op(subject.op).form(claim, case.dtype).name
     approximate = sorted({name for proof in proofs for name in proof.approximate})
     claims = {claim for proof in proofs for claim in proof.claims}
     up_to = "" if claims <= {"E"} else ", but for the sign of a zero"
@@ -253,7 +252,10 @@ def _certificate(
         fused = ", and but for products fused into sums (Lemma 2)"
     elif not any(proof.way["fuses"] for proof in proofs):
         fused = ""
-    sources = [f"the form {form} of {subject.op}"]
+    form = op(subject.op).form(claim, case.dtype)
+    sources = [f"the form {form.name} of {subject.op}"]
+    if form not in op(subject.op).forms.values():
+        sources = [f"a form of the file's own, not shown here to be the definition of {subject.op},"]
     if evaluates:
         sources.insert(0, "the running statistics")
     elif algorithm:

@@ -137,7 +137,7 @@ class _Blocks:
         return frozenset(
             number
             for number, last in ends
-            if last.parts[0] == "bra" and last.guard is not None and last.guard.name not in varying
+            if last.parts[0] in _LEAVES and last.guard is not None and last.guard.name not in varying
         )
 
     def _leaves_a_loop(self, number: int, reader: int) -> bool:
@@ -186,6 +186,8 @@ def _varying(program: Program) -> frozenset[str]:
 def _reads_place(operands: tuple[Operand, ...]) -> bool:
     """Whether operands are memory, or a special register."""
     return any(
-        isinstance(one, Address | Special) or (isinstance(one, Vector) and _reads_place(one.items))
+        isinstance(one, Address)
+        or (isinstance(one, Special) and one.name != "WARP_SZ")
+        or (isinstance(one, Vector) and _reads_place(one.items))
         for one in operands
     )

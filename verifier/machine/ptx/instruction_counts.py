@@ -76,7 +76,8 @@ def _counted(ptx: str, kernel: str | None) -> InstructionCounts:
     program = basic_blocks.build(module, kernels[name])
     instructions = list(program.instructions())
     contracted = list(basic_blocks.build(module, kernels[name], contraction=True).instructions())
-    fused = sum(is_fused(i) for i in instructions)
+    written = Counter((i.opcode, i.operands) for i in instructions if is_fused(i))
+    after = Counter((i.opcode, i.operands) for i in contracted if is_fused(i))
     return InstructionCounts(
         kernel=name,
         architecture=module.architecture,
@@ -84,8 +85,8 @@ def _counted(ptx: str, kernel: str | None) -> InstructionCounts:
         opcodes=Counter(i.opcode for i in instructions),
         approximate=Counter(i.parts[0] for i in instructions if is_approximate(i)),
         flushing=sum("ftz" in i.parts for i in instructions),
-        fused=fused,
-        contractible=sum(is_fused(i) for i in contracted) - fused,
+        fused=written.total(),
+        contractible=(after - written).total(),  # what is written and not used is left out before
         half_sums=sum(i.parts[0] in _SUMS and i.parts[-1] in HALVES for i in instructions),
         half_atomics=sum(is_float_atomic(i) and i.parts[-1] in HALVES for i in instructions),
         float_atomics=sum(is_float_atomic(i) for i in instructions),

@@ -78,17 +78,11 @@ def _without_unused(items: list[Item], using: set[str]) -> Iterator[Item]:
             isinstance(item, Instruction)
             and item.parts[0] in _UNUSED
             and not using.isdisjoint(item.read)
-            and not _is_plain_sum(item)
             and bool(item.written)
             and read.isdisjoint(item.written)
         )
         if not unused:
             yield item
-
-
-def _is_plain_sum(item: Instruction) -> bool:
-    """Whether an instruction adds two registers: such a use keeps no product from being fused."""
-    return item.parts[0] in {"add", "sub"} and len(set(item.read)) > 1
 
 
 def _made_of(items: list[Item], products: set[str]) -> set[str]:

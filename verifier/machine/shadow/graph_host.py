@@ -182,12 +182,19 @@ def _same_on_a_device(
     """Whether an operation on constants gives on a device what it gives here.
 
     By a number that lies on the host a device divides with its reciprocal; it fuses the product with alpha
-    into a sum; and it counts up in the format of the result, where the host does so in float64.
+    into a sum; it counts up in the format of the result, where the host does so in float64; it computes with
+    a number beside a half in float32, where the host rounds the number to half; and floats that no integer of
+    the result's format holds become the nearest that it holds, or 0, where here they become another.
     """
     import torch
 
     if not result.is_floating_point():
-        return True
+        return name != "_to_copy" or _holds(result.dtype, args[0])
+    if result.dtype in (torch.float16, torch.bfloat16) and name != "_to_copy":
+        numbers = [one for one in args if isinstance(one, float | int)]
+        numbers += [one.item() for one in _tensors(args) if not one.dim()]
+        if any(torch.tensor(one, dtype=result.dtype).item() != one for one in numbers):
+            return False
     if name in ("div", "floor_divide"):
         return len(args) > 1 and isinstance(args[1], _tensor_type()) and args[1].dim() > 0
     if name in ("add", "sub", "rsub"):
@@ -196,6 +203,17 @@ def _same_on_a_device(
         exact = 2 / torch.finfo(result.dtype).eps
         return all(isinstance(one, int) and abs(one) <= exact for one in args)
     return True
+
+
+def _holds(kept: torch.dtype, given: object) -> bool:
+    """Whether all elements of a tensor have a value in a format of integers, their fractions apart."""
+    import torch
+
+    if not isinstance(given, torch.Tensor) or not given.is_floating_point() or kept == torch.bool:
+        return True
+    limits = torch.iinfo(kept)
+    whole = given.double().trunc()
+    return bool(((whole >= float(limits.min)) & (whole < float(limits.max) + 1.0)).all())
 
 
 def _same_floats(origin: torch.Tensor, written: list[torch.Tensor]) -> bool:

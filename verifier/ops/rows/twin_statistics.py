@@ -125,7 +125,9 @@ def _unbiased(numbers: TwinNumbers) -> Held:
     """Return the sum of squared deviations over N - 1: of the sum that the variance is made of."""
     if numbers.spread is None or numbers.way.clamp:
         raise NoTwinError("a running variance that is clamped has no twin yet")
-    total = cast("Symbols", cast("object", numbers.spread))
-    parts = numbers.rounded.builder.operands_of(total.nodes)
+    variance_of = cast("Symbols", cast("object", numbers.spread))
+    name, parts = numbers.rounded.builder.made_by(variance_of.nodes)
+    if not name.startswith(("div.rn", "mul.rn")):
+        raise NoTwinError("a variance that is no quotient by N has no sum to divide by N - 1: no twin yet")
     count = numbers.constant(float(numbers.columns)) - numbers.constant(1.0)
     return numbers.plain(numbers.rounded.symbols(parts[:, 0])[:, None]) / count
