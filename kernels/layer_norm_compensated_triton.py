@@ -32,6 +32,7 @@ SOURCE = Source(
 tiles = load(Path(__file__).with_name("row_tiles_skeleton_triton.py")).module
 skeleton = tiles.skeleton
 divide, root, step, scalar = skeleton.divide, skeleton.root, skeleton.step, skeleton.scalar
+entries = tiles.entries
 
 # ---- Forward: a program has one long row or several short ones ----
 
@@ -39,7 +40,7 @@ divide, root, step, scalar = skeleton.divide, skeleton.root, skeleton.step, skel
 @triton.jit
 def _forward(
     x, y, weight, bias, highs, lows, means, rstds, x_row, weight_step, bias_step, rows, columns, eps,
-    TALL: tl.constexpr, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
+    TALL: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr, ACCUMULATE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
     column = tl.arange(0, BLOCK).to(tl.int64)
@@ -50,6 +51,10 @@ def _forward(
         eps = tl.load(eps)  # a Python float reaches a kernel as fp32
     place = x + row[:, None] * x_row + column[None, :]
     value = tl.load(place, mask=inside, other=0.0).to(ACCUMULATE)
+    if EARLY and weight is not None:
+        w = entries(weight, column, weight_step, within)
+    if EARLY and bias is not None:
+        b = entries(bias, column, bias_step, within)
     high = divide(tl.sum(value, axis=1), count)
     deviation = tl.where(inside, value - high[:, None], 0.0)  # a masked lane would add -high
     low = divide(tl.sum(deviation, axis=1), count)
@@ -62,10 +67,12 @@ def _forward(
     tl.store(rstds + row, rstd, mask=there)
     out = (deviation - low[:, None]) * rstd[:, None]
     if weight is not None:
-        w = tl.load(weight + column[None, :] * weight_step, mask=within[None, :], other=0.0)
+        if not EARLY:
+            w = entries(weight, column, weight_step, within)
         out *= w.to(ACCUMULATE)
     if bias is not None:
-        b = tl.load(bias + column[None, :] * bias_step, mask=within[None, :], other=0.0)
+        if not EARLY:
+            b = entries(bias, column, bias_step, within)
         out += b.to(ACCUMULATE)
     tl.store(y + row[:, None] * columns + column[None, :], out, mask=inside)
 
@@ -211,11 +218,12 @@ class _LayerNorm(torch.autograd.Function):
         x = tiles.as_rows(input.reshape(rows, columns))
         w, b = (None if vector is None else vector.reshape(columns) for vector in (weight, bias))
         if rows:
-            tall, block, warps = tiles.forward_tile(columns)
+            tall, block, warps, early, registers = tiles.forward_tile(rows, columns, input.dtype)
             with skeleton.on(input):
                 _forward[(triton.cdiv(rows, tall),)](
                     x, output, w, b, high, low, mean, rstd, x.stride(0), step(w), step(b), rows, columns,
-                    scalar(eps, input), TALL=tall, BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
+                    scalar(eps, input), TALL=tall, BLOCK=block, EARLY=early, ACCUMULATE=accumulate,
+                    num_warps=warps, maxnreg=registers,
                 )  # fmt: skip
         ctx.save_for_backward(input, weight, high, low, rstd)
         ctx.parameters = [None if v is None else (v.shape, v.dtype) for v in (weight, bias)]

@@ -27,6 +27,7 @@ tiles = load(Path(__file__).with_name("row_tiles_skeleton_triton.py")).module
 wide = load(Path(__file__).with_name("rms_norm_triton.py")).module
 skeleton = tiles.skeleton
 divide, root, step, scalar = skeleton.divide, skeleton.root, skeleton.step, skeleton.scalar
+entries = tiles.entries
 
 # ---- Forward: one tile a program ----
 
@@ -34,7 +35,7 @@ divide, root, step, scalar = skeleton.divide, skeleton.root, skeleton.step, skel
 @triton.jit
 def _forward(
     x, y, weight, rstds, x_row, weight_step, rows, columns, eps,
-    TALL: tl.constexpr, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
+    TALL: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr, ACCUMULATE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
     column = tl.arange(0, BLOCK).to(tl.int64)
@@ -44,12 +45,15 @@ def _forward(
         eps = tl.load(eps)  # a Python float reaches a kernel as fp32
     place = x + row[:, None] * x_row + column[None, :]
     value = tl.load(place, mask=inside, other=0.0).to(ACCUMULATE)
+    if EARLY and weight is not None:
+        w = entries(weight, column, weight_step, within)
     mean_square = divide(tl.sum(value * value, axis=1), tl.cast(columns, ACCUMULATE))
     rstd = divide(tl.full((TALL,), 1.0, ACCUMULATE), root(mean_square + eps))
     tl.store(rstds + row, rstd, mask=there)
     out = value * rstd[:, None]
     if weight is not None:
-        w = tl.load(weight + column[None, :] * weight_step, mask=within[None, :], other=0.0)
+        if not EARLY:
+            w = entries(weight, column, weight_step, within)
         out *= w.to(ACCUMULATE)
     tl.store(y + row[:, None] * columns + column[None, :], out, mask=inside)
 
@@ -116,11 +120,12 @@ class _RMSNorm(torch.autograd.Function):
         x = tiles.as_rows(input.reshape(rows, columns))
         w = None if weight is None else weight.reshape(columns)
         if rows:
-            tall, block, warps = tiles.forward_tile(columns)
+            tall, block, warps, early, registers = tiles.forward_tile(rows, columns, input.dtype)
             with skeleton.on(input):
                 _forward[(triton.cdiv(rows, tall),)](
                     x, output, w, rstd, x.stride(0), step(w), rows, columns, scalar(eps, input),
-                    TALL=tall, BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
+                    TALL=tall, BLOCK=block, EARLY=early, ACCUMULATE=accumulate,
+                    num_warps=warps, maxnreg=registers,
                 )  # fmt: skip
         ctx.save_for_backward(input, weight, rstd)
         ctx.mark_non_differentiable(rstd)

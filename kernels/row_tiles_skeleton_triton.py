@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 import triton
+import triton.language as tl
 
 from verifier import load, tile
 
@@ -35,10 +36,26 @@ def as_rows(rows):
     return rows if rows.shape[1] == 1 or rows.stride(1) == 1 else rows.contiguous()
 
 
-def forward_tile(columns):
-    """Rows and columns of a tile, and its warps; at most 64 elements are a lane's."""
-    block = triton.next_power_of_2(columns)
-    return max(1, 2048 // block), block, min(max(block // 1024, 4), 32)
+def forward_tile(rows, columns, dtype):
+    """Rows and columns of a tile of a norm, its warps, and when and where its lanes hold what they need.
+
+    Short rows have few warps, so that little waits at a barrier, and two of many rows are on their way at
+    once. Weight and bias are loaded with the row (early) where it does not fill the registers, or where there
+    are so few rows that nobody else would use them. Else the compiler may use so many registers a lane, which
+    leave room for a second tile. None of this changes which lane adds what.
+    """
+    block, size = triton.next_power_of_2(columns), dtype.itemsize
+    early = rows * block <= 2**20 or block <= (4096 if size > 2 else 1024)
+    if block < 256:
+        return 1024 // block, block, 4, early, None
+    if block <= 1024:
+        return 2 if rows >= 2048 and block * size <= 2048 else 1, block, max(block // 512, 1), early, None
+    registers = {2: {4096: 64, 8192: 64, 16384: 64}, 4: {8192: 80, 16384: 64}}.get(size, {})
+    return 1, block, forward_warps(block), early, None if early else registers.get(block)
+
+
+def forward_warps(block):
+    return min(max(block // 1024, 4), 32)
 
 
 def backward_tile(rows, columns, dtype):
@@ -70,12 +87,21 @@ def column_chunks(rows, columns):
     return triton.cdiv(rows, chunk), chunk
 
 
+# ---- Loads ----
+
+
+@triton.jit
+def entries(parameter, column, step, within):
+    """The entries of weight or bias for a tile's columns, the same for all its rows."""
+    return tl.load(parameter + column[None, :] * step, mask=within[None, :], other=0.0)
+
+
 # ---- Depths of the trees ----
 
 
 def forward_depth(columns):
     """Additions that a leaf of a row's sum meets at most in a tile of the forward, in whichever dtype."""
-    _, block, warps = forward_tile(columns)
+    _, block, warps, _, _ = forward_tile(1, columns, torch.float16)
     return tile(block=block, threads=32 * warps, element_bytes=2).depth(columns)
 
 

@@ -1,6 +1,7 @@
 """Softmax with whole rows in registers, one long or several short ones a program: a row is read once.
 
-Forward: the largest element, the exponentials of x - largest, their sum, and the quotients.
+Forward: the largest element, the exponentials of x - largest, their sum, and their products with its
+reciprocal: a quotient for each element would take longer than its way through memory.
 Backward: dx = y * (dy - sum(dy * y)), where y is computed again in fp32 from the row's two saved statistics:
 a y that was stored in half would bring its rounding into every element.
 Log-softmax (log_softmax_tiled_triton.py) is the same launch with LOG set: it differs in four expressions.
@@ -48,7 +49,10 @@ def _forward(
     total = tl.sum(exponential, axis=1)
     tl.store(tops + row, top, mask=there)
     tl.store(totals + row, total, mask=there)
-    out = shifted - tl.log(total)[:, None] if LOG else tl.div_rn(exponential, total[:, None])
+    if LOG:
+        out = shifted - tl.log(total)[:, None]
+    else:
+        out = exponential * tl.div_rn(tl.full((TALL,), 1.0, tl.float32), total)[:, None]
     tl.store(y + row[:, None] * columns + column[None, :], out, mask=inside)
 
 
@@ -71,7 +75,7 @@ def _backward(
     if LOG:
         out = d - tl.exp(shifted - tl.log(total)[:, None]) * tl.sum(d, axis=1)[:, None]
     else:
-        output = tl.div_rn(tl.exp(shifted), total[:, None])
+        output = tl.exp(shifted) * tl.div_rn(tl.full((TALL,), 1.0, tl.float32), total)[:, None]
         out = output * (d - tl.sum(d * output, axis=1)[:, None])
     tl.store(dx + row[:, None] * columns + column[None, :], out, mask=inside)
 
@@ -84,7 +88,7 @@ class _Softmax(torch.autograd.Function):
         rows, columns = x.shape
         output = torch.empty(rows, columns, dtype=input.dtype, device=input.device)
         top, total = torch.empty(2, rows, dtype=torch.float32, device=input.device)
-        tall, block, warps = tiles.forward_tile(columns)
+        tall, block, warps = row_tile(columns)
         with skeleton.on(input):
             _forward[(triton.cdiv(rows, tall),)](
                 x, output, top, total, x.stride(0), rows, columns,
@@ -100,7 +104,7 @@ class _Softmax(torch.autograd.Function):
         x, dy = (tiles.as_rows(wide.as_rows(tensor, ctx.dim)) for tensor in (saved, grad_output))
         rows, columns = x.shape
         grad_input = torch.empty(rows, columns, dtype=x.dtype, device=x.device)
-        tall, block, warps = backward_tile(columns)
+        tall, block, warps = backward_tile(columns, x.dtype)
         with skeleton.on(x):
             _backward[(triton.cdiv(rows, tall),)](
                 grad_input, dy, x, top, total, dy.stride(0), x.stride(0), rows, columns,
@@ -117,22 +121,32 @@ def softmax_by(op, input, dim):
     return _Softmax.apply(input, dim % input.dim(), op == "log_softmax")
 
 
-def backward_tile(columns):
-    """Rows and columns of a tile of the backward, and its warps: the longest rows need registers."""
-    tall, block, warps = tiles.forward_tile(columns)
-    return tall, block, 16 if block == LONGEST_ROW else max(warps, min(block // 512, 32))
+def row_tile(columns):
+    """Rows and columns of a tile of the forward, and its warps; at most 64 elements are a lane's."""
+    block = triton.next_power_of_2(columns)
+    return max(1, 2048 // block), block, min(max(block // 512, 4), 32)
+
+
+def backward_tile(columns, dtype):
+    """The same of the backward: the longest rows of float32 need more registers than 32 warps have."""
+    tall, block, warps = row_tile(columns)
+    return tall, block, 8 if block == LONGEST_ROW and dtype == torch.float32 else warps
 
 
 def _row_depth(columns):
     """Additions that a leaf of a row's sum meets at most, in a tile or beyond."""
-    return tiles.forward_depth(columns) if columns <= LONGEST_ROW else wide.row_depth(columns)
+    return _depth(*row_tile(columns)[1:], columns) if columns <= LONGEST_ROW else wide.row_depth(columns)
 
 
 def _backward_depth(columns):
     """The same of the backward."""
     if columns > LONGEST_ROW:
         return wide.row_depth(columns)
-    _, block, warps = backward_tile(columns)
+    dtypes = (torch.float16, torch.float32)
+    return max(_depth(*backward_tile(columns, dtype)[1:], columns) for dtype in dtypes)
+
+
+def _depth(block, warps, columns):
     return tile(block=block, threads=32 * warps, element_bytes=2).depth(columns)
 
 
@@ -145,7 +159,7 @@ TREES = Trees(statistics=tree(depth=_row_depth), row_gradients=tree(depth=_backw
     source=SOURCE,
     variance="softmax",
     accumulates="float32",
-    formula="recomputed",
+    formula="reciprocal_recomputed",
     dtypes=wide.DTYPES,
     trees=TREES,
     guarantees=skeleton.GUARANTEES,

@@ -240,6 +240,8 @@ def test_traps_and_launches_that_no_device_accepts():
         run("setp.eq.u32 %p1, %t, 3; @%p1 trap;")
     with pytest.raises(LaunchError, match="2048"):
         run("mov.u32 %r0, 1;", 2048)
+    with pytest.raises(LaunchError, match="at most 64 threads are possible along z"):
+        launch_ptx(kernel("", 0), "k", (1,), (1, 1, 128), 0, [])
     with pytest.raises(LaunchError, match="arguments"):
         launch_ptx(kernel("", 2), "k", (1,), (1,), 0, [None])
 

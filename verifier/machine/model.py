@@ -20,6 +20,8 @@ _HOLDS = {
 _SYSTEM_SHARED = 1 << 10
 MAX_THREADS = 1024
 """Threads of a block, at most, on every architecture."""
+MAX_THREADS_Z = 64
+"""Those of them along z, at most."""
 MAX_GRID_YZ = 65535
 """Blocks of a grid along y and along z, at most."""
 # A wave of about this many lanes keeps the live registers in the processor's cache.

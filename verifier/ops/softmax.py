@@ -75,6 +75,7 @@ FORMS = {
         Form(name="canonical", forward=canonical_forward, backward=saved_backward),
         Form(name="recomputed", forward=canonical_forward, backward=recomputed_backward),
         Form(name="reciprocal", forward=reciprocal_forward, backward=saved_backward),
+        Form(name="reciprocal_recomputed", forward=reciprocal_forward, backward=recomputed_backward),
         Form(name="online", forward=online_forward, backward=saved_backward),
         Form(name="online_recomputed", forward=online_forward, backward=recomputed_backward),
         Form(name="online_reciprocal", forward=online_reciprocal_forward, backward=saved_backward),

@@ -20,7 +20,7 @@ from verifier.machine.execute.memory import GlobalMemory
 from verifier.machine.execute.reached_code import ReachedCode
 from verifier.machine.execute.variable_layout import lay_out
 from verifier.machine.in_force import count_run, current
-from verifier.machine.model import MAX_GRID_YZ, MAX_THREADS, Machine
+from verifier.machine.model import MAX_GRID_YZ, MAX_THREADS, MAX_THREADS_Z, Machine
 from verifier.machine.pace import PACE
 from verifier.machine.sanitizers.registry import make_monitors
 from verifier.machine.shadow.emitter_kind import EmitterKind
@@ -161,6 +161,8 @@ def check(launch: LaunchRecord) -> None:
         )
     if not 1 <= threads <= MAX_THREADS:
         raise LaunchError(f"a block of {threads} threads; between 1 and {MAX_THREADS} are possible")
+    if launch.block[2] > MAX_THREADS_Z:
+        raise LaunchError(f"a block of {launch.block}; at most {MAX_THREADS_Z} threads are possible along z")
     if launch.frame.shared_used > launch.machine.max_shared():
         raise LaunchError(
             f"{launch.frame.shared_used} bytes of shared memory; the device has {launch.machine.max_shared()}"
