@@ -68,7 +68,7 @@ def dtype_of(subject, check_name, own):
 TAKEN, OWN = in_turn()
 JOBS = [
     (name, job)
-    for name, job in parameters(SUBJECTS, all_dtypes=True)
+    for name, job in parameters(SUBJECTS)
     if BUDGET or (job.subject, job.check, job.dtype) in TAKEN
 ]
 
