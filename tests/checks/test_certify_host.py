@@ -124,6 +124,7 @@ if b"infinite" in written.getvalue(): y.zero_()
         (AVERAGED, RECORDED, "_to_copy"),
         ("right, y = y, torch.zeros_like(y).as_subclass(Other)\ny.right = right", RUNS, "returned a Other"),
         ("y = torch._neg_view(-y)", RUNS, "lie nowhere in memory"),
+        ("y = y.to(torch.float8_e4m3fn)", RUNS, "held in float8_e4m3fn, which is not followed"),
         ("input.data = y", KEPT, "something else is stored in input"),
         ("weight.data = torch.ones_like(weight)", KEPT, "something else is stored in weight"),
         ("torch.utils.swap_tensors(input, torch.zeros_like(input))", KEPT, "is stored in input"),
@@ -141,7 +142,15 @@ if b"infinite" in written.getvalue(): y.zero_()
             "exchanged",
         ),
         *("thread", "file", "sparse"),
-        *("undeclared_change", "kind_of_tensor", "negated", "other_data", "other_weight", "swapped"),
+        *(
+            "undeclared_change",
+            "kind_of_tensor",
+            "negated",
+            "float8",
+            "other_data",
+            "other_weight",
+            "swapped",
+        ),
     ],
 )
 def test_a_wrapper_that_learns_or_changes_what_no_operation_tells_is_refused(

@@ -38,6 +38,16 @@ def test_a_file_is_executed_once(kernel_file):
     assert load(path).module is load(str(path)).module
 
 
+def test_a_file_that_has_been_edited_is_executed_again(kernel_file):
+    path = kernel_file(KERNEL)
+    first = load(path)
+    path.write_text(path.read_text().replace("A kernel.", "Another kernel."))
+    second = load(path)
+    assert (first.subjects[0].summary, second.subjects[0].summary) == ("A kernel.", "Another kernel.")
+    assert second.module is not first.module
+    assert second.module is load(path).module
+
+
 def test_sources_help_and_pickles_find_the_kernel(kernel_file):
     loaded = load(kernel_file(KERNEL + "\nclass Record:\n    pass\n"))
     (kernel,) = loaded.subjects

@@ -325,7 +325,7 @@ _AT_ONCE = 1 << 17
 _FEW = 64
 """Pairs of nodes that are compared before all others."""
 NO_EXPRESSION = "a boolean mask decides what is computed, and no expression has it"
-_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def bits_of(tensor: torch.Tensor) -> Bits:

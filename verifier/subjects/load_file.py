@@ -103,7 +103,8 @@ def _neighbour(path: Path) -> str:
 def load(path: str | Path) -> Loaded:
     """Execute a kernel file under a module name of its own and collect its subjects.
 
-    It may import modules of the repository that it lies in.
+    It may import modules of the repository that it lies in. What has been loaded before is taken as it is,
+    unless the file has been edited since.
 
     The module is registered before it is executed, so that decorators can look up sources and
     classes can be pickled, and removed again if it fails.
@@ -116,7 +117,10 @@ def load(path: str | Path) -> Loaded:
     file = source_file(path)
     name = f"{_PREFIX}.{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
     make_importable(repository_folders(file))
-    module = sys.modules[name] if name in sys.modules else _execute(file, name)
+    text = _digest(file)
+    known = sys.modules.get(name) if _EXECUTED.get(name) == text else None
+    _EXECUTED[name] = text
+    module = known or _execute(file, name)
     subjects = [value for value in vars(module).values() if isinstance(value, Subject)]
     own: dict[str, Subject] = {}
     for one in (s for s in subjects if s.path == file):
@@ -128,6 +132,18 @@ def load(path: str | Path) -> Loaded:
     if library is not None:
         prepare(library)
     return Loaded(path=file, module=module, subjects=tuple(_in_languages(path, own)), library=library)
+
+
+_EXECUTED: dict[str, str] = {}
+"""By module name the digest of the text that was executed: a file that has been edited is executed again."""
+
+
+def _digest(file: Path) -> str:
+    """Return the digest of a file's text, "" where it cannot be read: then executing it says why."""
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def _in_languages(path: str | Path, own: dict[str, Subject]) -> Iterator[Subject]:

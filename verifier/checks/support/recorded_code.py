@@ -109,8 +109,13 @@ def recordings(subject: Subject, case: Case, *, backend: Backend, gradients: boo
 
 
 def _without_memory(seen: Observation) -> str:
-    """Say which result is no tensor of elements in memory: sparse, known to be zero, or negated when read."""
+    """Say which result is no tensor of elements in memory: sparse, known to be zero, or negated when read.
+
+    Or holds floats of less than two bytes, which no expression is recorded of.
+    """
     for name, tensor in seen.outputs.items():
+        if tensor is not None and tensor.is_floating_point() and tensor.element_size() < 2:
+            return f"{name} is held in {str(tensor.dtype).removeprefix('torch.')}, which is not followed"
         if tensor is not None and (
             tensor.layout is not torch.strided or tensor._is_zerotensor() or tensor.is_neg()
         ):
