@@ -17,7 +17,7 @@ from verifier.subjects.load_file import builtin_files, load_subjects
 
 EPS = 1e-5
 GROUPS = 32
-FUSED = {"layer_norm_residual_cuda": "add_layer_norm"}
+FUSED = {"layer_norm_residual_cuda": "add_layer_norm", "layer_norm_residual_triton": "add_layer_norm"}
 """Subjects of which a function beside them is measured, as the op of its name.
 
 The subject makes the two operands of the fused kernel from one, and rounds its result, by operators of torch:

@@ -39,7 +39,8 @@ entries = tiles.entries
 
 @triton.jit
 def _forward(
-    x, y, weight, bias, highs, lows, means, rstds, x_row, weight_step, bias_step, rows, columns, eps,
+    x, residual, y, weight, bias, highs, lows, means, rstds, x_row, residual_row, weight_step, bias_step,
+    rows, columns, eps,
     TALL: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr, ACCUMULATE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
@@ -51,6 +52,9 @@ def _forward(
         eps = tl.load(eps)  # a Python float reaches a kernel as fp32
     place = x + row[:, None] * x_row + column[None, :]
     value = tl.load(place, mask=inside, other=0.0).to(ACCUMULATE)
+    if residual is not None:
+        place = residual + row[:, None] * residual_row + column[None, :]
+        value += tl.load(place, mask=inside, other=0.0).to(ACCUMULATE)
     if EARLY and weight is not None:
         w = entries(weight, column, weight_step, within)
     if EARLY and bias is not None:
@@ -208,23 +212,32 @@ def _backward_columns(
 # ---- Launches ----
 
 
+def normalize(input, weight, bias, columns, eps, residual=None):
+    """Launches the forward on input, or on input + residual; returns output and (high, low, mean, rstd)."""
+    rows = input.numel() // columns if columns else 0
+    statistics, accumulate = skeleton.accumulator(input.dtype)
+    output = torch.empty(input.shape, dtype=input.dtype, device=input.device)
+    high, low, mean, rstd = torch.empty(4, rows, dtype=statistics, device=input.device)
+    x, other = (
+        None if tensor is None else tiles.as_rows(tensor.reshape(rows, columns))
+        for tensor in (input, residual)
+    )
+    w, b = (None if vector is None else vector.reshape(columns) for vector in (weight, bias))
+    if rows:
+        tall, block, warps, early, registers = tiles.forward_tile(rows, columns, input.dtype)
+        with skeleton.on(input):
+            _forward[(triton.cdiv(rows, tall),)](
+                x, other, output, w, b, high, low, mean, rstd, x.stride(0), step(other), step(w), step(b),
+                rows, columns, scalar(eps, input), TALL=tall, BLOCK=block, EARLY=early, ACCUMULATE=accumulate,
+                num_warps=warps, maxnreg=registers,
+            )  # fmt: skip
+    return output, (high, low, mean, rstd)
+
+
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, input, weight, bias, columns, eps):
-        rows = input.numel() // columns if columns else 0
-        statistics, accumulate = skeleton.accumulator(input.dtype)
-        output = torch.empty(input.shape, dtype=input.dtype, device=input.device)
-        high, low, mean, rstd = torch.empty(4, rows, dtype=statistics, device=input.device)
-        x = tiles.as_rows(input.reshape(rows, columns))
-        w, b = (None if vector is None else vector.reshape(columns) for vector in (weight, bias))
-        if rows:
-            tall, block, warps, early, registers = tiles.forward_tile(rows, columns, input.dtype)
-            with skeleton.on(input):
-                _forward[(triton.cdiv(rows, tall),)](
-                    x, output, w, b, high, low, mean, rstd, x.stride(0), step(w), step(b), rows, columns,
-                    scalar(eps, input), TALL=tall, BLOCK=block, EARLY=early, ACCUMULATE=accumulate,
-                    num_warps=warps, maxnreg=registers,
-                )  # fmt: skip
+        output, (high, low, mean, rstd) = normalize(input, weight, bias, columns, eps)
         ctx.save_for_backward(input, weight, high, low, rstd)
         ctx.parameters = [None if v is None else (v.shape, v.dtype) for v in (weight, bias)]
         ctx.mark_non_differentiable(mean, rstd)

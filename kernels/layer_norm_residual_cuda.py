@@ -7,8 +7,6 @@ dtype. Only the forward is fused; the sum itself is never stored.
 
 from pathlib import Path
 
-import torch
-
 from verifier import Domain, Source, load, source, subject
 
 SOURCE = Source(
@@ -21,6 +19,7 @@ SOURCE = Source(
 
 tiers = load(Path(__file__).with_name("row_norm_skeleton_cuda.py")).module
 layer_norm = load(Path(__file__).with_name("layer_norm_skeleton_cuda.py")).module
+split = load(Path(__file__).with_name("two_parts_skeleton_torch.py")).module.split
 WELFORD = source(Path(__file__).with_name("layer_norm_welford_cuda.cu"))
 
 
@@ -30,17 +29,6 @@ def add_layer_norm(input, residual, normalized_shape, weight=None, bias=None, ep
     return layer_norm.normalize(
         WELFORD, "Welford", input, columns, weight, bias, eps, residual, output_dtype
     )  # fmt: skip
-
-
-def split(input):
-    """Return two tensors whose exact sum is `input`: 3/4 and 1/4 of the even elements, halves of the odd.
-
-    A product with 1/2 or 3/4, rounded or not, lies between input / 2 and input, so that the difference is
-    exact (Sterbenz). Not one factor for all: a norm does not see a factor that its whole row has.
-    """
-    odd = torch.arange(input.shape[-1], device=input.device) % 2
-    part = input * (0.75 - 0.25 * odd).to(input.dtype)
-    return part, input - part
 
 
 @subject(

@@ -104,7 +104,7 @@ class _Softmax(torch.autograd.Function):
         x, dy = (tiles.as_rows(wide.as_rows(tensor, ctx.dim)) for tensor in (saved, grad_output))
         rows, columns = x.shape
         grad_input = torch.empty(rows, columns, dtype=x.dtype, device=x.device)
-        tall, block, warps = backward_tile(columns, x.dtype)
+        tall, block, warps = backward_tile(columns, x.dtype, ctx.log)
         with skeleton.on(x):
             _backward[(triton.cdiv(rows, tall),)](
                 grad_input, dy, x, top, total, dy.stride(0), x.stride(0), rows, columns,
@@ -127,10 +127,12 @@ def row_tile(columns):
     return max(1, 2048 // block), block, min(max(block // 512, 4), 32)
 
 
-def backward_tile(columns, dtype):
+def backward_tile(columns, dtype, log):
     """The same of the backward: the longest rows of float32 need more registers than 32 warps have."""
     tall, block, warps = row_tile(columns)
-    return tall, block, 8 if block == LONGEST_ROW and dtype == torch.float32 else warps
+    if block == LONGEST_ROW and dtype == torch.float32:
+        warps = 16 if log else 8
+    return tall, block, warps
 
 
 def _row_depth(columns):
@@ -142,8 +144,8 @@ def _backward_depth(columns):
     """The same of the backward."""
     if columns > LONGEST_ROW:
         return wide.row_depth(columns)
-    dtypes = (torch.float16, torch.float32)
-    return max(_depth(*backward_tile(columns, dtype)[1:], columns) for dtype in dtypes)
+    tiled = [(dtype, log) for dtype in (torch.float16, torch.float32) for log in (False, True)]
+    return max(_depth(*backward_tile(columns, *one)[1:], columns) for one in tiled)
 
 
 def _depth(block, warps, columns):
