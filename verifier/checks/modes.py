@@ -18,7 +18,7 @@ from verifier.checks.support.attempts import (
     Shown,
     few_cases,
     kept,
-    outcomes_of,
+    outcomes_by_demand,
     tried_in_turn,
     ways_of_op,
 )
@@ -114,16 +114,20 @@ def _outcomes(session: Session, names: tuple[str, ...]) -> list[Outcome]:
         names=names,
         processors=tuple(PROCESSORS) if vary else (),
     )
-    outcomes = outcomes_of(session, seen, same_code=False)
-    if not (vary and session.op.own and can(session.backend, Power.SHADOWS)):
-        return outcomes
-    return [one for o in outcomes for one in _on_that_device(session, o, gradients=gradients)]
+    again = vary and session.op.own and can(session.backend, Power.SHADOWS)
+    outcomes: list[Outcome] = []
+    for demand, judged in outcomes_by_demand(session, seen, same_code=False):
+        for outcome in judged:
+            if again and demand in PROCESSORS:
+                outcomes += _on_that_device(session, demand, outcome, gradients=gradients)
+            else:
+                outcomes.append(outcome)
+    return outcomes
 
 
-def _on_that_device(session: Session, outcome: Outcome, *, gradients: bool) -> list[Outcome]:
+def _on_that_device(session: Session, name: str, outcome: Outcome, *, gradients: bool) -> list[Outcome]:
     """Judge what no theorem bounds by the roundings of the code as a device of another size runs it."""
-    name = next((name for name in PROCESSORS if name in outcome.message), None)
-    if name is None or outcome.verdict is not Verdict.UNDECIDED or not outcome.doubtful:
+    if outcome.verdict is not Verdict.UNDECIDED or not outcome.doubtful:
         return [outcome]
     found = bounded(session, gradients=gradients, forced=None, processors=PROCESSORS[name])
     judged = [o for o in found if o.output == outcome.output]

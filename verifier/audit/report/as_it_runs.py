@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from verifier.audit.news import FirstCases
 from verifier.audit.reach_of_subjects import SubjectReach, reach_of_lines
-from verifier.audit.report.columns import KNOWN, runs_nowhere, widths
+from verifier.audit.report.columns import STYLES, runs_nowhere, widths
 from verifier.audit.report.finding_text import elsewhere, failure_text, of_one_cause
 from verifier.audit.report.subject_lines import (
     WIDEST_VERDICT,
@@ -17,7 +17,7 @@ from verifier.audit.report.subject_lines import (
     heading,
     subject_text,
 )
-from verifier.audit.report.terminal import STYLES, PlainTable, nowhere_text
+from verifier.audit.report.terminal import PlainTable, nowhere_text
 from verifier.audit.rules import failure_key, unexpected
 from verifier.audit.run_audit import Job
 from verifier.records.verdict import BAD, Finding, Line, Verdict
@@ -118,8 +118,7 @@ class AsItRuns:
             self._headed = True
             self._row(heading(self._wide), "bold")
         one = SubjectLine(lines=lines, checks=self._checks[subject, dtype], reach=self._reach(subject))
-        style = "dim" if one.words.endswith(KNOWN) else STYLES.get(one.verdict, "red")
-        self._row(subject_text(one, self._wide, self.room), style)
+        self._row(subject_text(one, self._wide, self.room), one.style)
 
     def _reach(self, subject: str) -> SubjectReach | None:
         """Return what of a subject has run so far; later dtypes may run more."""

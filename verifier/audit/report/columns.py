@@ -35,6 +35,15 @@ class Column(Generic[Entry]):
         return text.rjust(wide) if self.right else text.ljust(wide)
 
 
+STYLES = {Verdict.PASS: "green", Verdict.SKIPPED: "dim", Verdict.UNDECIDED: "yellow"}
+"""Of verdicts on a terminal; the others are red."""
+
+
+def verdict_style(line: Line) -> str:
+    """Return how the verdict of a line looks on a terminal."""
+    return "dim" if known_alone(line) else STYLES.get(line_verdict(line), "red")
+
+
 def verdict_words(line: Line) -> str:
     """Return the verdict of a line, marked where declared known defects alone have caused it."""
     return f"{line_verdict(line)}{KNOWN if known_alone(line) else ''}"

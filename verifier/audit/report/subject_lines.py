@@ -18,6 +18,7 @@ from verifier.audit.report.columns import (
     kappa_in_words,
     legend,
     three_digits,
+    verdict_style,
     verdict_words,
 )
 from verifier.audit.report.reach_text import of_what_ran
@@ -55,6 +56,11 @@ class SubjectLine:
     def words(self) -> str:
         """The verdict, marked where declared known defects alone have caused it."""
         return verdict_words(worst_line(self.lines))
+
+    @property
+    def style(self) -> str:
+        """How the verdict looks on a terminal."""
+        return verdict_style(worst_line(self.lines))
 
     @property
     def run(self) -> list[Line]:

@@ -22,18 +22,17 @@ from verifier.audit.report.columns import (
     notes_outside_table,
     row,
     runs_nowhere,
+    verdict_style,
     verdict_words,
     widths,
 )
 from verifier.audit.report.finding_text import also_in, failure_text, of_one_cause
 from verifier.audit.report.reach_text import reach_lines, unmet, what_ran
-from verifier.audit.rules import line_verdict, no_case_left, unexpected
+from verifier.audit.rules import no_case_left, unexpected
 from verifier.records.printable import block
 from verifier.records.verdict import Finding, Line, Verdict
 from verifier.subjects.libraries import LibraryFound
 
-STYLES = {Verdict.PASS: "green", Verdict.SKIPPED: "dim", Verdict.UNDECIDED: "yellow"}
-"""How a terminal shows verdicts; all others are red."""
 _ORDER = (
     Verdict.PASS,
     Verdict.FAIL,
@@ -204,9 +203,8 @@ def _table(lines: Iterable[Line], left_out: Collection[str]) -> Table:
         justify: Literal["right", "left"] = "right" if column.right else "left"
         table.add_column(column.name, overflow="fold", justify=justify, no_wrap=whole)
     for line in lines:
-        words = verdict_words(line)
-        style = "dim" if words.endswith(KNOWN) else STYLES.get(line_verdict(line), "red")
-        table.add_row(*(_text(words, style) if c.name == "verdict" else _text(c.text(line)) for c in shown))
+        words = _text(verdict_words(line), verdict_style(line))
+        table.add_row(*(words if c.name == "verdict" else _text(c.text(line)) for c in shown))
     return table
 
 

@@ -239,7 +239,15 @@ def _form(tensor: torch.Tensor | None) -> str:
 def outcomes_of(
     session: Session, seen: Observation, *, same_code: bool, same_bits: bool = False
 ) -> list[Outcome]:
-    """Judge what was tried: bits that differ from a plain call's are right if they are within the bound.
+    """Judge what was tried, see `outcomes_by_demand`."""
+    found = outcomes_by_demand(session, seen, same_code=same_code, same_bits=same_bits)
+    return [outcome for _, outcomes in found for outcome in outcomes]
+
+
+def outcomes_by_demand(
+    session: Session, seen: Observation, *, same_code: bool, same_bits: bool = False
+) -> Iterator[tuple[str, list[Outcome]]]:
+    """Judge each demand: bits that differ from a plain call's are right if they are within the bound.
 
     A kernel may rightly take another path in another mode, and compilers round another path otherwise.
 
@@ -248,7 +256,6 @@ def outcomes_of(
     """
     steady = can(session.backend, Power.REPEATS) or "determinism" in session.subject.guarantees
     found = seen.found_as(Attempts)
-    outcomes = []
     for attempt in found.tried:
         made = _certain(attempt)
         for name, how in attempt.differing.items():
@@ -257,9 +264,8 @@ def outcomes_of(
                 made.append(_broken(name, attempt.demand, how))
                 continue
             made += _of_bits(session, seen, attempt.demand, name, how, repeats, same_code=same_code)
-        outcomes += made or [Outcome(verdict=Verdict.PASS, decided=1)]
-        outcomes[-1] = replace(outcomes[-1], tried=(attempt.demand, *_way_of_op(session)))
-    return outcomes
+        made = made or [Outcome(verdict=Verdict.PASS, decided=1)]
+        yield attempt.demand, [*made[:-1], replace(made[-1], tried=(attempt.demand, *_way_of_op(session)))]
 
 
 def _way_of_op(session: Session) -> tuple[str, ...]:

@@ -34,17 +34,21 @@ _OPEN = frozenset({Verdict.UNDECIDED, Verdict.SKIPPED, Verdict.ERROR, INTERRUPTE
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """What stands on top: a verdict, or NOT_MET or INTERRUPTED, and what it means in a few words."""
+    """What stands on top: a verdict, or NOT_MET or INTERRUPTED, and what it means in a few words.
+
+    known: whether declared known defects alone have caused it.
+    """
 
     word: str
     text: str
+    known: bool = False
 
     @property
     def kind(self) -> str:
         """How it looks: good, bad or open."""
         if self.word == Verdict.PASS:
             return "good"
-        return "open" if self.word in _OPEN or self.word.endswith(KNOWN) else "bad"
+        return "open" if self.known or self.word in _OPEN else "bad"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,5 +211,6 @@ def _verdict(lines: Sequence[Document]) -> Headline:
     found = [(Verdict(str(line["verdict"])), bool(line["known"])) for line in lines]
     verdict, known = min(found, key=lambda one: how_bad(one[0], known=one[1]))
     if known:
-        return Headline(word=f"{verdict}{KNOWN}", text="Nothing was found but declared known defects")
+        text = "Nothing was found but declared known defects"
+        return Headline(word=f"{verdict}{KNOWN}", text=text, known=True)
     return Headline(word=str(verdict), text=ANSWERS[verdict])
