@@ -14,7 +14,7 @@ from typing import NoReturn
 import torch
 import triton
 
-from verifier.checks.support.certify import certified
+from verifier.checks.support.certificate_at_shape import certified
 from verifier.commands.explain import case_for
 from verifier.execution import Runner
 from verifier.execution.process_tree import use

@@ -4,7 +4,7 @@
     python benchmarks/cluster_demo.py --workers 4 --disturb       # a worker and the scheduler are killed
     python benchmarks/cluster_demo.py --workers 2 --pretend 2     # two devices that there are not
 
-The same campaign runs before in one process here; its lines, counts and findings must be the same. Each unit
+The same campaign runs before in one process here; its lines, counts and findings must be the same. Each batch
 must stand in the journal once. Status 0 if all that is checked holds, else 1 with what does not.
 """
 
@@ -41,7 +41,7 @@ KERNEL = ROOT / "kernels" / "rms_norm_triton.py"
 CHECKS = ("forward_error", "gradient", "layouts")
 DTYPES = ("float16", "float32")
 UNIT_CASES = 8
-"""Of a unit here: fewer than usual, so that there are many units."""
+"""Of a batch here: fewer than usual, so that there are many batches."""
 LEAST_MEMORY = 64 << 20
 """Bytes by which the use of a GPU's memory grows where kernels run on it: a context alone takes more."""
 
@@ -53,7 +53,7 @@ class Watcher:
     name: str
     cluster: LocalCluster | None = None
     disturb: bool = False
-    units: int = 0
+    batches: int = 0
     killed: list[str] = field(default_factory=list)
     last: Headway | None = None
 
@@ -71,9 +71,9 @@ class Watcher:
         if self.cluster is None or not self.disturb:
             return
         done = status.cases / UNIT_CASES
-        if not self.killed and done >= self.units / 4:
+        if not self.killed and done >= self.batches / 4:
             self._kill("worker-0")
-        elif len(self.killed) == 1 and done >= self.units / 2:
+        elif len(self.killed) == 1 and done >= self.batches / 2:
             self._kill("scheduler")
             self.cluster.scheduler("scheduler-again")
             for name in [n for n in self.cluster.started if n.startswith("worker-")]:
@@ -112,7 +112,7 @@ def counted(report: Report) -> list[Any]:
 
 
 def places(out: Path) -> Counter[tuple[int, ...]]:
-    """Return how often each unit stands in the journal."""
+    """Return how often each batch stands in the journal."""
     lines = (out / "journal.jsonl").read_text(encoding="utf-8").splitlines()
     return Counter(tuple(json.loads(line)["place"]) for line in lines)
 
@@ -146,13 +146,13 @@ class Memory:
 
 
 def problems(
-    asked: argparse.Namespace, units: Sequence[dict[str, Any]], grown: dict[int, int]
+    asked: argparse.Namespace, batches: Sequence[dict[str, Any]], grown: dict[int, int]
 ) -> Iterator[str]:
-    """Yield what does not hold of where units ran."""
+    """Yield what does not hold of where batches ran."""
     wanted = asked.pretend or (asked.workers if asked.backend == "cuda" else 0)
     if asked.backend == "cuda" and len(grown) < wanted:
         yield f"there should be a GPU for each of {wanted} workers; there are {len(grown)}"
-    devices = {(one["visible"], one["device"]) for one in units}
+    devices = {(one["visible"], one["device"]) for one in batches}
     if wanted and len({visible for visible, _ in devices}) != wanted:
         yield f"{wanted} devices should have been used; used were {sorted(devices)}"
     if asked.backend == "cuda":
@@ -163,11 +163,11 @@ def problems(
         used = [number for number, size in grown.items() if size >= LEAST_MEMORY]
         if len(used) < wanted:
             yield f"the memory of {wanted} GPUs should have grown; it grew by {grown} bytes"
-    by_worker = {(one["worker"], one["process"]): one["visible"] for one in units}
+    by_worker = {(one["worker"], one["process"]): one["visible"] for one in batches}
     if wanted and not asked.disturb and len(set(by_worker.values())) != len(by_worker):
         yield f"two workers shared a device: {by_worker}"
-    if len({one["worker"] for one in units}) < asked.workers:
-        yield f"some workers did nothing: {sorted({one['worker'] for one in units})}"
+    if len({one["worker"] for one in batches}) < asked.workers:
+        yield f"some workers did nothing: {sorted({one['worker'] for one in batches})}"
 
 
 def main() -> int:
@@ -185,7 +185,7 @@ def main() -> int:
     lanes = max(1, -(-asked.workers // len(jobs)))
     generations = -(-BUDGETS[asked.budget] // (UNIT_CASES * lanes))
     expected = {(j, g, n) for j in range(len(jobs)) for g in range(generations) for n in range(lanes)}
-    print(f"{len(jobs)} jobs, {len(expected)} units, {asked.workers} workers", flush=True)
+    print(f"{len(jobs)} jobs, {len(expected)} batches, {asked.workers} workers", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         return _shown(asked, jobs, lanes, expected, Path(folder))
 
@@ -204,7 +204,7 @@ def _shown(
     )
     print(f"[one process] {time.monotonic() - begun:.0f} s", flush=True)
     memory = Memory() if asked.backend == "cuda" else None
-    cluster, log = LocalCluster(folder), folder / "units.jsonl"
+    cluster, log = LocalCluster(folder), folder / "batches.jsonl"
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(f"device-{n}" for n in range(asked.pretend))}
     begun = time.monotonic()
     try:
@@ -232,34 +232,34 @@ def _shown(
         cluster.close()
         if memory is not None:
             memory.close()
-    units = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    batches = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     by_worker: dict[tuple[str, int, str, str], list[dict[str, Any]]] = {}
-    for one in units:
+    for one in batches:
         by_worker.setdefault((one["worker"], one["process"], one["visible"], one["device"]), []).append(one)
     for (worker, process, device, gpu), own in sorted(by_worker.items()):
         cases, seconds = sum(one["cases"] for one in own), sum(one["seconds"] for one in own)
         where = f"device {device or 'none'}" + (f" (kernels see {gpu})" if gpu else "")
-        print(f"{worker} (process {process}): {where}: {len(own)} units, {cases} cases, {seconds:.0f} s")
+        print(f"{worker} (process {process}): {where}: {len(own)} batches, {cases} cases, {seconds:.0f} s")
     grown = memory.grown if memory is not None else {}
     for number, size in sorted(grown.items()):
         print(f"cuda:{number}: memory in use grew by up to {size >> 20} MiB")
-    ran = Counter(tuple(one["place"]) for one in units)
+    ran = Counter(tuple(one["place"]) for one in batches)
     for name, found in (("one process", places(folder / "here")), ("cluster", places(folder / "cluster"))):
         twice = [place for place, times in found.items() if times > 1]
         lost = sorted(expected - set(found))
-        print(f"journal of {name}: {len(found)} of {len(expected)} units, {len(twice)} of them twice")
+        print(f"journal of {name}: {len(found)} of {len(expected)} batches, {len(twice)} of them twice")
         wrong += [f"{name}: lost {lost}"] if lost else []
         wrong += [f"{name}: counted twice {twice}"] if twice else []
         wrong += [f"{name}: not asked for {set(found) - expected}"] if set(found) - expected else []
     again = sum(times - 1 for times in ran.values())
-    print(f"units that ran again, of which one counts: {again}")
+    print(f"batches that ran again, of which one counts: {again}")
     if again and not asked.disturb:
-        wrong.append(f"{again} units ran twice although nothing died")
+        wrong.append(f"{again} batches ran twice although nothing died")
     if asked.disturb and watcher.killed != ["worker-0", "scheduler"]:
         wrong.append(f"killed were only {watcher.killed}")
     if counted(here) != counted(spread):
         wrong.append(f"the cluster counted otherwise:\n  {counted(here)}\n  {counted(spread)}")
-    wrong += problems(asked, units, grown)
+    wrong += problems(asked, batches, grown)
     for text in wrong:
         print(f"WRONG: {text}")
     cases = sum(sum(line.counts.values()) for line in spread.lines)

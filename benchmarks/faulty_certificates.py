@@ -20,7 +20,7 @@ from pathlib import Path
 from verifier.audit.examination import Examination
 from verifier.audit.rules import outside
 from verifier.audit.source_names import near_subject
-from verifier.checks.support.certify import certified
+from verifier.checks.support.certificate_at_shape import certified
 from verifier.commands.explain import case_for
 from verifier.execution import Runner
 from verifier.ops import op

@@ -5,7 +5,7 @@
 
 Both run the same campaign: a seed and a budget in cases give the same cases. Rounds alternate between them,
 so that what else the machine does meets both. Seconds are of the clock, from when the command has its workers
-to the end of the campaign; the start of the workers' own processes, on their first unit, is in them.
+to the end of the campaign; the start of the workers' own processes, on their first batch, is in them.
 """
 
 from __future__ import annotations

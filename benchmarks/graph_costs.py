@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 import torch
 
-from verifier.checks.support.certify import certified
+from verifier.checks.support.certificate_at_shape import certified
 from verifier.commands.explain import case_for
 from verifier.execution import Runner
 from verifier.execution.backends import backend

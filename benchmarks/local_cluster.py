@@ -1,4 +1,4 @@
-"""A scheduler and workers of dask on the loopback of this machine, and units that say where they ran."""
+"""A scheduler and workers of dask on the loopback of this machine, and batches that say where they ran."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LocalCluster:
         self.start("scheduler", name, "--host", "127.0.0.1", "--port", str(self.port))
 
     def worker(self, name: str, **environment: str) -> None:
-        """Start a worker that runs one unit at a time."""
+        """Start a worker that runs one batch at a time."""
         place = ("--nthreads", "1", "--no-nanny", "--local-directory", str(self.folder / "dask"))
         self.start("worker", name, self.address, *place, **environment)
 
@@ -81,7 +81,7 @@ class LocalCluster:
 
 
 class Watched:
-    """Workers whose units write into a file where they ran; all else is that of the workers."""
+    """Workers whose batches write into a file where they ran; all else is that of the workers."""
 
     def __init__(self, workers: Any, log: Path, *, claims: bool = False) -> None:
         """Take workers; claims: whether each takes a device for itself although the backend has none."""
@@ -92,26 +92,26 @@ class Watched:
         return getattr(self._workers, name)
 
     def begin(self, function: Callable[..., Any], argument: Any) -> Future[Any]:
-        """Begin a unit that is watched."""
+        """Begin a batch that is watched."""
         found: Future[Any] = self._workers.begin(watched, (function, argument, str(self._log), self._claims))
         return found
 
 
 def watched(given: tuple[Callable[..., Any], Any, str, bool]) -> Any:
-    """Run a unit; add a line to the log: the worker, its device, the unit and its cases."""
-    function, unit, log, claims = given
+    """Run a batch; add a line to the log: the worker, its device, the batch and its cases."""
+    function, batch, log, claims = given
     if claims:
         from verifier.audit.fuzzing.devices import claim_device
 
         claim_device()
     began = time.time()
-    result = function(unit)
+    result = function(batch)
     told = {
         "worker": os.environ.get(NAME, "this process"),
         "process": os.getpid(),
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
-        "device": device_of_kernels() if unit.job.backend == "cuda" else "",
-        "place": list(unit.place),
+        "device": device_of_kernels() if batch.job.backend == "cuda" else "",
+        "place": list(batch.place),
         "cases": result.cases,
         "seconds": round(time.time() - began, 3),
     }

@@ -1,4 +1,4 @@
-"""A campaign goes on where it was stopped, and counts every unit once, whatever ended the process."""
+"""A campaign goes on where it was stopped, and counts every batch once, whatever ended the process."""
 
 import os
 import signal
@@ -9,10 +9,10 @@ import pytest
 from campaigns import campaign, counted
 
 from verifier.audit.fuzzing import campaign as campaigns
+from verifier.audit.fuzzing.case_batch import BatchResult
 from verifier.audit.fuzzing.journal import Journal
 from verifier.audit.fuzzing.progress_of_job import JobProgress
 from verifier.audit.fuzzing.steered_search import Kept
-from verifier.audit.fuzzing.unit import UnitResult
 from verifier.audit.request import BUDGETS, SelectionError
 from verifier.audit.run_audit import Job
 from verifier.cases.recipe import Recipe
@@ -27,28 +27,28 @@ def good(input, weight=None, bias=None, eps=1e-5):
 def wrong_in_long_rows(input, weight=None, bias=None, eps=1e-5):
     return right(input, weight, bias, eps) * (1.01 if input.shape[-1] > 200 else 1)
 """
-CASES, UNITS = 6, 3
+CASES, BATCHES = 6, 3
 
 
 @pytest.fixture
 def run(no_child, kernel_file, tmp_path, monkeypatch):
-    """Return a function that runs campaigns of three small units of one kernel."""
+    """Return a function that runs campaigns of three small batches of one kernel."""
     monkeypatch.setattr(campaigns, "UNIT_CASES", CASES)
-    monkeypatch.setitem(BUDGETS, "quick", CASES * UNITS)
+    monkeypatch.setitem(BUDGETS, "quick", CASES * BATCHES)
     file = kernel_file(KERNELS)
     return lambda *subjects, out=tmp_path / "out", **wishes: campaign(file, out, *subjects, **wishes)
 
 
 @pytest.fixture
-def units(monkeypatch):
-    """Keep the places of units that are run."""
-    tried, original = [], campaigns.run_unit
+def batches(monkeypatch):
+    """Keep the places of batches that are run."""
+    tried, original = [], campaigns.run_batch
 
-    def watched(unit):
-        tried.append(unit.place)
-        return original(unit)
+    def watched(batch):
+        tried.append(batch.place)
+        return original(batch)
 
-    monkeypatch.setattr(campaigns, "run_unit", watched)
+    monkeypatch.setattr(campaigns, "run_batch", watched)
     return tried
 
 
@@ -69,15 +69,15 @@ def killed(run, after, **wishes):
     assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
 
 
-def test_a_campaign_that_was_killed_goes_on_and_ends_as_if_it_had_not_been(run, units, tmp_path):
+def test_a_campaign_that_was_killed_goes_on_and_ends_as_if_it_had_not_been(run, batches, tmp_path):
     whole, _ = run(out=tmp_path / "whole")
-    assert len(units) == 2 * UNITS
-    units.clear()
+    assert len(batches) == 2 * BATCHES
+    batches.clear()
     killed(run, after=3 * CASES)
     resumed, told = run(seed=None)
     assert counted(resumed) == counted(whole)
     assert resumed.seed == whole.seed
-    assert 0 < len(units) < 2 * UNITS  # in this process; the others were not run again
+    assert 0 < len(batches) < 2 * BATCHES  # in this process; the others were not run again
     assert [text for text in told.said if "goes on where it was stopped" in text]
     corpora = [sorted(p.name for p in (tmp_path / d / "corpus").rglob("*.json")) for d in ("whole", "out")]
     assert corpora[0] == corpora[1] != []
@@ -90,23 +90,23 @@ def test_what_was_found_before_is_told_again_and_reported_once(run, tmp_path):
     assert [str(p) for p in (tmp_path / "out" / "findings").glob("*.json")] == [resumed.findings[0].file]
 
 
-def test_a_line_that_was_torn_was_never_counted(run, units, tmp_path):
+def test_a_line_that_was_torn_was_never_counted(run, batches, tmp_path):
     whole, _ = run("good", out=tmp_path / "whole")
     run("good", stops=lambda status: status.cases >= 2 * CASES)
     log = tmp_path / "out" / "journal.jsonl"
     lines = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(lines[0] + lines[1][: len(lines[1]) // 2])
-    units.clear()
+    batches.clear()
     resumed, _ = run("good")
-    assert units == [(0, 1, 0), (0, 2, 0)]
+    assert batches == [(0, 1, 0), (0, 2, 0)]
     assert counted(resumed) == counted(whole)
-    assert len(log.read_bytes().splitlines()) == UNITS
+    assert len(log.read_bytes().splitlines()) == BATCHES
 
 
-def test_a_campaign_that_has_spent_its_budget_is_not_gone_on_with(run, units):
+def test_a_campaign_that_has_spent_its_budget_is_not_gone_on_with(run, batches):
     run("good")
     _, told = run("good", seed=None)
-    assert len(units) == 2 * UNITS
+    assert len(batches) == 2 * BATCHES
     assert not [text for text in told.said if "goes on" in text]
 
 
@@ -158,7 +158,7 @@ def progress(**given):
 
 
 def result(cases=1, **given):
-    return UnitResult(line=line(counts=Counter({Verdict.PASS: cases})), cases=cases, **given)
+    return BatchResult(line=line(counts=Counter({Verdict.PASS: cases})), cases=cases, **given)
 
 
 def test_a_unit_that_ran_twice_counts_once():
@@ -189,12 +189,12 @@ def test_a_job_with_nothing_left_to_try_ends():
     one = progress()
     for generation in range(2):
         assert not one.over
-        one.take((0, generation, 0), UnitResult(line=line()))
+        one.take((0, generation, 0), BatchResult(line=line()))
     assert one.over
 
 
-def test_jobs_are_visited_in_turn(run, units):
+def test_jobs_are_visited_in_turn(run, batches):
     run()
-    assert [(job, generation) for job, generation, _ in units] == [
-        (j, g) for g in range(UNITS) for j in (0, 1)
+    assert [(job, generation) for job, generation, _ in batches] == [
+        (j, g) for g in range(BATCHES) for j in (0, 1)
     ]

@@ -23,7 +23,7 @@ from verifier.audit.report.terminal import summary
 from verifier.audit.rules import exit_status
 from verifier.audit.run_audit import Job
 from verifier.cases.recipe import Recipe, build
-from verifier.checks.support import certify
+from verifier.checks.support import certificate_at_shape
 from verifier.commands.command_line import app
 from verifier.execution import Runner
 from verifier.ops import op
@@ -74,7 +74,7 @@ def losing(names):
         found = certify_recorded(*words, **named)
         return replace(found, by_mode={mode: lost(one) for mode, one in found.by_mode.items()})
 
-    certify_recorded = certify.recorded
+    certify_recorded = certificate_at_shape.recorded
     return recorded
 
 
@@ -107,7 +107,7 @@ def test_what_is_proved_is_certified_and_held_against_other_inputs(tmp_path):
 def test_a_recorder_that_loses_operations_contradicts_itself(tmp_path, monkeypatch, out, lost, told):
     path = kernel(tmp_path, out)
     assert isinstance(asked(path).found, Refusal)  # what is wrong is not certified
-    monkeypatch.setattr(certify, "recorded", losing(lost))
+    monkeypatch.setattr(certificate_at_shape, "recorded", losing(lost))
     one = asked(path)
     assert not one.certified
     assert told in one.contradicted

@@ -40,15 +40,15 @@ def run(kernel_file, tmp_path):
 
 
 @pytest.fixture
-def units(monkeypatch):
-    """Keep the units that are run."""
-    tried, original = [], campaigns.run_unit
+def batches(monkeypatch):
+    """Keep the batches that are run."""
+    tried, original = [], campaigns.run_batch
 
-    def watched(unit):
-        tried.append(unit)
-        return original(unit)
+    def watched(batch):
+        tried.append(batch)
+        return original(batch)
 
-    monkeypatch.setattr(campaigns, "run_unit", watched)
+    monkeypatch.setattr(campaigns, "run_batch", watched)
     return tried
 
 
@@ -92,10 +92,10 @@ def test_a_failure_that_another_check_has_shown_is_said_in_a_line_that_replays_i
     assert first.file != second.file
 
 
-def test_generations_do_not_repeat_what_earlier_ones_tried(run, units, monkeypatch):
+def test_generations_do_not_repeat_what_earlier_ones_tried(run, batches, monkeypatch):
     monkeypatch.setitem(BUDGETS, "quick", 2 * UNIT_CASES)
     report, _ = run("wrong_in_long_rows", seed=5)
-    first, second = units
+    first, second = batches
     assert first.seed == 5
     assert second.seed > first.seed + UNIT_CASES  # a search takes the next ones for itself
     assert (first.first, second.first) == (0, round(UNIT_CASES * COVERING_SHARE))
@@ -137,12 +137,12 @@ def test_what_a_short_search_did_not_reach_is_said_and_no_dtype_comes_last(kerne
     assert "not reached in the budget (good " in summary(report)
 
 
-def test_every_dtype_meets_a_check_before_any_meets_the_next(kernel_file, tmp_path, units):
+def test_every_dtype_meets_a_check_before_any_meets_the_next(kernel_file, tmp_path, batches):
     both = KERNELS.replace(
         "@subject(**DECLARED)", '@subject(**{**DECLARED, "dtypes": ("float32", "float64")})', 1
     )
     campaign(kernel_file(both), tmp_path, "good", checks=("finite", "layouts"), budget="quick")
-    assert [(u.job.check, u.job.dtype) for u in units][:4] == [
+    assert [(u.job.check, u.job.dtype) for u in batches][:4] == [
         (check, dtype) for check in ("finite", "layouts") for dtype in ("float32", "float64")
     ]
 
@@ -190,12 +190,12 @@ def test_a_kernel_that_has_changed_begins_a_campaign_of_its_own(kernel_file, tmp
     assert not [text for text in told.said if "goes on" in text]
 
 
-def test_a_later_campaign_replays_what_an_earlier_one_kept_before_all_else(run, units, tmp_path):
+def test_a_later_campaign_replays_what_an_earlier_one_kept_before_all_else(run, batches, tmp_path):
     run("good", seed=1)
     corpus = Corpus(tmp_path / "out" / "corpus")
-    kept = corpus.read(units[0].job, corpus.names(units[0].job))
+    kept = corpus.read(batches[0].job, corpus.names(batches[0].job))
     assert kept
     run("good", seed=2)
-    assert set(units[1].guide.replayed) == {one.recipe for one in kept}
-    assert len(units[1].guide.replayed) == len(kept)
-    assert units[1].cases == units[0].cases + len(kept)
+    assert set(batches[1].guide.replayed) == {one.recipe for one in kept}
+    assert len(batches[1].guide.replayed) == len(kept)
+    assert batches[1].cases == batches[0].cases + len(kept)

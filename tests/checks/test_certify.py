@@ -14,7 +14,7 @@ from verifier import tree
 from verifier.arithmetic.graph.graph import Builder
 from verifier.audit.shape_text import extents, ranged
 from verifier.cases.recipe import Recipe, Values, build
-from verifier.checks.support.certify import certified
+from verifier.checks.support.certificate_at_shape import certified
 from verifier.checks.support.reached_elements import elements_reached, told_apart
 from verifier.checks.support.recorded_code import RefusedError, must_hold_for_all_inputs
 from verifier.checks.support.rows_alike import rows_alike

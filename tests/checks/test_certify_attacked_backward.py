@@ -10,7 +10,7 @@ pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is 
 from checks_support import machine_runner
 
 from verifier.cases.recipe import Recipe, Values, build
-from verifier.checks.support.certify import certified
+from verifier.checks.support.certificate_at_shape import certified
 from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal
 from verifier.subjects.load_file import load

@@ -9,7 +9,7 @@ from attacked_kernels import LAUNCH, RMS_NORM, kernel
 from checks_support import machine_runner
 
 from verifier.cases.recipe import Recipe, Values, build
-from verifier.checks.support.certify import certified
+from verifier.checks.support.certificate_at_shape import certified
 from verifier.execution.child_process import Runner
 from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal

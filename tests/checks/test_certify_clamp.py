@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("triton", reason="ptxas and the machine's CUDA compiler come with Triton")
 
 from verifier.cases.recipe import Recipe, Values, build
-from verifier.checks.support.certify import certified
+from verifier.checks.support.certificate_at_shape import certified
 from verifier.execution.child_process import Runner
 from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal

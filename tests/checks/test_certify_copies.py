@@ -8,7 +8,7 @@ from checks_support import KERNELS, machine_runner
 
 from strategies.values import Values
 from verifier.cases.recipe import build, recorded_recipe
-from verifier.checks.support.certify import OF_COPIES, certified
+from verifier.checks.support.certificate_at_shape import OF_COPIES, certified
 from verifier.checks.support.recorded_code import COPIES, LAST_LANE
 from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal

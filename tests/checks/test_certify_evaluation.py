@@ -6,7 +6,7 @@ pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is 
 
 from checks_support import machine_runner
 
-from verifier.checks.support.certify import certified
+from verifier.checks.support.certificate_at_shape import certified
 from verifier.commands.explain import SelectionError, case_for
 from verifier.records.certificate import Certificate, Refusal
 from verifier.subjects.load_file import builtin_files, load

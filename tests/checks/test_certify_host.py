@@ -8,7 +8,7 @@ from attacked_kernels import asked, cuda_kernel, kernel
 from test_certify_attacked_backward import source
 
 from verifier.cases.recipe import Recipe, Values, build
-from verifier.checks.support.certify import certified
+from verifier.checks.support.certificate_at_shape import certified
 from verifier.execution.child_process import Runner
 from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal

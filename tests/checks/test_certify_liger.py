@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 from checks_support import machine_runner
 
-from verifier.checks.support.certify import certified
+from verifier.checks.support.certificate_at_shape import certified
 from verifier.commands.explain import case_for
 from verifier.records.certificate import Certificate
 from verifier.subjects.libraries import library_files

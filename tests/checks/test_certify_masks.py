@@ -11,7 +11,7 @@ from checks_support import machine_runner
 
 from strategies.values import Values
 from verifier.cases.recipe import Recipe, build, recorded_recipe
-from verifier.checks.support.certify import certified
+from verifier.checks.support.certificate_at_shape import certified
 from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal
 from verifier.subjects.load_file import load

@@ -7,7 +7,7 @@ pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is 
 from checks_support import KERNELS, machine_runner, planted
 
 from verifier.cases.recipe import Recipe, Values, build
-from verifier.checks.support.certify import certified
+from verifier.checks.support.certificate_at_shape import certified
 from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal
 

@@ -12,7 +12,7 @@ from verifier.arithmetic.graph.graph import Builder
 from verifier.arithmetic.graph.support import used_after_sums
 from verifier.arithmetic.trees.tree import any_order, pairwise
 from verifier.cases.recipe import Recipe, Values, build
-from verifier.checks.support.certify import certified
+from verifier.checks.support.certificate_at_shape import certified
 from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal
 

@@ -14,7 +14,7 @@ from verifier.checks import forward_error
 from verifier.checks.support.session import Session
 from verifier.execution.backends import backend
 from verifier.execution.call_subject import execute
-from verifier.execution.host_operations import HostArithmetic
+from verifier.execution.host_arithmetic import HostArithmetic
 from verifier.records.verdict import Outcome, Verdict
 
 pytest.importorskip("triton")

@@ -2,7 +2,7 @@
 
 import torch
 
-from verifier.execution.host_operations import HostArithmetic
+from verifier.execution.host_arithmetic import HostArithmetic
 from verifier.execution.poisoned_memory import GUARD_BYTES, fresh_memory
 
 

@@ -9,7 +9,7 @@ pytest.importorskip("triton", reason="the subject is a Triton kernel; Triton is 
 from strategies.values import Values
 from verifier import machine
 from verifier.cases.recipe import Recipe, build
-from verifier.checks.support.certify import certified
+from verifier.checks.support.certificate_at_shape import certified
 from verifier.execution import Runner
 from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal

@@ -6,7 +6,7 @@ import pytest
 from verifier import subject as declaring
 from verifier.arithmetic.formats import ieee
 from verifier.execution.backends import _read_code, cuda
-from verifier.execution.compiled_code import contradictions, refined, remarks, summary
+from verifier.execution.code_against_claim import contradictions, refined, remarks, summary
 from verifier.machine.arithmetic.approximation import Adversarial
 from verifier.ops import Setting
 from verifier.records.compiled_code import joined

@@ -18,7 +18,7 @@ from verifier.audit.trial import Trial
 from verifier.audit.worker_pool import Died, pooled
 from verifier.cases.recipe import build, recorded_recipe
 from verifier.checks import check
-from verifier.checks.support.certify import certified
+from verifier.checks.support.certificate_at_shape import certified
 from verifier.checks.support.session import gradient_names
 from verifier.execution import Runner
 from verifier.execution.backends import backend

@@ -22,7 +22,7 @@ from verifier.cases.recipe import Recipe
 from verifier.cases.steering import Steering, lengths_alone, steering, wanted_again, without_many
 from verifier.checks.support.check import no_ways
 from verifier.execution.backends import backend
-from verifier.execution.compiled_code import remarks, summary
+from verifier.execution.code_against_claim import remarks, summary
 from verifier.records.case import Case
 from verifier.records.reach import Reach, joined
 from verifier.records.subject import Subject

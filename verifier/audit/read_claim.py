@@ -14,7 +14,7 @@ from strategies.values import Values
 from verifier.bounds.variance import algorithms
 from verifier.bounds.variance.options import option_rules
 from verifier.cases.recipe import Recipe, build
-from verifier.checks.support.certify import first_certified
+from verifier.checks.support.certificate_at_shape import first_certified
 from verifier.execution import Runner
 from verifier.execution.backends import backend
 from verifier.ops import Op, op

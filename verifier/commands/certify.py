@@ -55,7 +55,7 @@ def certify(  # noqa: PLR0917
         must_be_files([kernel])
         shapes = [one for text in shape or ["2x4096"] for one in ranged(text)]
         from verifier.audit.read_claim import claimed_at
-        from verifier.checks.support.certify import certified_recordings
+        from verifier.checks.support.certificate_at_shape import certified_recordings
         from verifier.commands.explain import case_for, subject_of
         from verifier.execution import Runner
         from verifier.records.certificate import OWN_FAILURE, Certificate

@@ -24,7 +24,7 @@ from verifier.commands.describing.claims import (
 )
 from verifier.commands.describing.found_function import found_function, origin
 from verifier.commands.describing.further_results import further_results
-from verifier.commands.describing.language import launched_language
+from verifier.commands.describing.launched_language import launched_language
 from verifier.commands.describing.limits import limits
 from verifier.commands.describing.operators import by_welford
 from verifier.commands.describing.own_meaning import EPS, fitting_text, skeleton, specifications

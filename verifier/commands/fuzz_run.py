@@ -83,7 +83,7 @@ def fuzz_with_progress(jobs: Sequence[Job], asked: Asked, screen: Screen) -> Rep
 
 
 def _lanes(workers: int, jobs: int) -> int:
-    """Return how many units of one job draw side by side, so that each worker has one."""
+    """Return how many batches of one job draw side by side, so that each worker has one."""
     return max(1, -(-workers // jobs))
 
 

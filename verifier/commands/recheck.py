@@ -36,7 +36,7 @@ def recheck(
     """
     with clear_errors():
         from verifier.audit.read_claim import claimed_at
-        from verifier.checks.support.certify import certified_recordings
+        from verifier.checks.support.certificate_at_shape import certified_recordings
         from verifier.commands.early_answers import must_be_files
         from verifier.commands.explain import case_for, subject_of
         from verifier.execution import Runner

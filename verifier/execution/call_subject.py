@@ -13,7 +13,7 @@ import torch
 from strategies.layouts import Layout
 from strategies.placement import Placed
 from verifier.execution.backend import Backend, Power
-from verifier.execution.host_operations import HostArithmetic
+from verifier.execution.host_arithmetic import HostArithmetic
 from verifier.execution.poisoned_memory import fresh_memory
 from verifier.execution.reach_recording import recorded, wrapper_followed
 from verifier.machine.culprit import in_backward, is_own, passed_on

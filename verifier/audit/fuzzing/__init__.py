@@ -1,1 +1,1 @@
-"""Fuzzing: units of work that any process may run, what they teach, and the campaign that hands them out."""
+"""Fuzzing: batches of cases for any process, what they teach, and the campaign that hands them out."""

@@ -1,4 +1,4 @@
-"""A campaign of fuzzing: hands units of all jobs to workers, learns from them, and writes down what came."""
+"""A campaign of fuzzing: hands batches of cases to workers, learns from them, and writes down what came."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Protocol
 
 from verifier.audit.examination import SHORT_SECONDS
+from verifier.audit.fuzzing.case_batch import BatchResult, CaseBatch, run_batch
 from verifier.audit.fuzzing.corpus import Corpus, job_name
 from verifier.audit.fuzzing.journal import Begun, Journal, Request, Written
 from verifier.audit.fuzzing.progress_of_job import MOST_SEED, UNIT_CASES, JobProgress, mark
-from verifier.audit.fuzzing.unit import Unit, UnitResult, run_unit
 from verifier.audit.fuzzing.workers import WorkerDiedError, Workers, WorkersLostError
 from verifier.audit.news import News
 from verifier.audit.reach_of_subjects import reach_of_lines
@@ -39,8 +39,8 @@ class Wishes:
     """What a campaign is asked for.
 
     budget: a time such as "60s", or the name of a number of cases of each job. seed: None for one of its own.
-    out: the folder with its journal and its corpus; findings: the one for cases. lanes: units of one job that
-    draw side by side. steers: whether it climbs. database: see `database_of`.
+    out: the folder with its journal and its corpus; findings: the one for cases. lanes: batches of one job
+    that draw side by side. steers: whether it climbs. database: see `database_of`.
     """
 
     budget: str
@@ -90,10 +90,10 @@ def fuzz(
     open_workers: Callable[[Callable[[News], None]], Workers],
     watcher: Watcher,
 ) -> Report:
-    """Run units of all jobs until the budget is spent; return the lines with each finding once.
+    """Run batches of all jobs until the budget is spent; return the lines with each finding once.
 
-    A campaign that was stopped in the same folder, whatever stopped it, goes on: units that ended are not run
-    again. Ctrl-C stops it; what was found is on disk already.
+    A campaign that was stopped in the same folder, whatever stopped it, goes on: batches that ended are not
+    run again. Ctrl-C stops it; what was found is on disk already.
 
     Raises:
         SelectionError: another campaign works in the folder, or there are no workers.
@@ -114,7 +114,7 @@ class _Campaign:
     journal: Journal
     watcher: Watcher
     every: list[JobProgress] = field(default_factory=list)
-    _running: dict[Future[UnitResult], Unit] = field(default_factory=dict)
+    _running: dict[Future[BatchResult], CaseBatch] = field(default_factory=dict)
     _begun_cases: dict[tuple[str, str, str], int] = field(default_factory=dict)
     _told: set[object] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -193,7 +193,7 @@ class _Campaign:
         )
 
     def _go_on(self) -> None:
-        """Take what the journal says; units that it does not have will be run."""
+        """Take what the journal says; batches that it does not have will be run."""
         taken = 0
         for entry in self.journal.entries():
             number = entry.place[0]
@@ -201,7 +201,7 @@ class _Campaign:
                 taken += 1
                 self._before = max(self._before, entry.seconds)
         self._cases_before = self._cases()
-        done = f"{taken} units with {self._cases_before} cases in {self._before:.0f} s are done"
+        done = f"{taken} batches with {self._cases_before} cases in {self._before:.0f} s are done"
         self.watcher.say(f"goes on where it was stopped: {done}")
         for progress in self.every:
             for line in progress.lines:
@@ -244,9 +244,9 @@ class _Campaign:
         budget = self.wishes.budget
         end = FOREVER if budget in BUDGETS else parse_seconds(budget)
         while True:
-            while len(self._running) < workers.room and (unit := self._next(end, workers)) is not None:
-                self.every[unit.place[0]].hand_out(unit.place)
-                self._running[workers.begin(run_unit, unit)] = unit
+            while len(self._running) < workers.room and (batch := self._next(end, workers)) is not None:
+                self.every[batch.place[0]].hand_out(batch.place)
+                self._running[workers.begin(run_batch, batch)] = batch
             if not self._running:
                 return
             ended, _ = wait(self._running, timeout=TICK_SECONDS, return_when=FIRST_COMPLETED)
@@ -254,8 +254,8 @@ class _Campaign:
                 self._take(self._running.pop(future), future)
             self.watcher.show(self._status(workers))
 
-    def _next(self, end: float, workers: Workers) -> Unit | None:
-        """Return the unit that is to be begun next, None if there is none or no time is left.
+    def _next(self, end: float, workers: Workers) -> CaseBatch | None:
+        """Return the batch that is to be begun next, None if there is none or no time is left.
 
         Every job is visited before any is visited again, every dtype meets a check before any meets the next.
         """
@@ -265,27 +265,27 @@ class _Campaign:
             return None
         position = {name: n for n, name in enumerate(dict.fromkeys(job.check for job in self.jobs))}
         ordered = sorted(active, key=lambda p: (p.generation, position[p.job.check]))
-        waiting = [unit for progress in ordered if (unit := next(progress.ready(), None)) is not None]
+        waiting = [batch for progress in ordered if (batch := next(progress.ready(), None)) is not None]
         if not waiting:
             return None
         if end == FOREVER:
             return waiting[0]
         # Each job of a round gets its part of the time: a slow one takes none of another's.
-        round_ = [unit for unit in waiting if unit.place[1] == waiting[0].place[1]]
+        round_ = [batch for batch in waiting if batch.place[1] == waiting[0].place[1]]
         share = left * min(1.0, workers.count / len(round_))
         return replace(waiting[0], seconds=share)
 
-    def _take(self, unit: Unit, future: Future[UnitResult]) -> None:
-        """Save what a unit found and kept, then write down that it ended.
+    def _take(self, batch: CaseBatch, future: Future[BatchResult]) -> None:
+        """Save what a batch found and kept, then write down that it ended.
 
-        Whatever stops this process in between, the unit is run again and counts once.
+        Whatever stops this process in between, the batch is run again and counts once.
         """
-        progress = self.every[unit.place[0]]
+        progress = self.every[batch.place[0]]
         try:
             result = future.result()
         except WorkerDiedError as died:
-            names = f"{unit.job.subject} {unit.job.check} {unit.job.dtype}"
-            result = UnitResult(error=f"{names}: a worker process died: {died}")
+            names = f"{batch.job.subject} {batch.job.check} {batch.job.dtype}"
+            result = BatchResult(error=f"{names}: a worker process died: {died}")
         line = result.line
         if line is not None:
             before = joined(one.reach for one in progress.lines)
@@ -295,17 +295,17 @@ class _Campaign:
             for finding in fresh:
                 self._tell(progress.number, next(f for f in line.findings if mark(f) == mark(finding)))
         if self.wishes.steers:
-            self._write(lambda: Corpus(self.wishes.out / "corpus").add(unit.job, result.kept))
-        entry = Written(place=unit.place, seconds=self.elapsed, result=result)
+            self._write(lambda: Corpus(self.wishes.out / "corpus").add(batch.job, result.kept))
+        entry = Written(place=batch.place, seconds=self.elapsed, result=result)
         self._write(lambda: self.journal.add(entry))
         with self._lock:
-            self._begun_cases.pop(_names(unit.job), None)
-        progress.take(unit.place, result)
+            self._begun_cases.pop(_names(batch.job), None)
+        progress.take(batch.place, result)
 
     # -- what is told --------------------------------------------------------------------------
 
     def _hear(self, news: News) -> None:
-        """Take news of a unit that runs; they may come in any thread."""
+        """Take news of a batch that runs; they may come in any thread."""
         names = (news.subject, news.check, news.dtype)
         with self._lock:
             self._begun_cases[names] = news.cases

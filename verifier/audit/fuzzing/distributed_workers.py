@@ -1,4 +1,4 @@
-"""Workers of a cluster: units run wherever a dask worker is, through the scheduler that knows them."""
+"""Workers of a cluster: batches run wherever a dask worker is, through the scheduler that knows them."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ class ClusterError(SelectionError):
 class ClusterWorkers:
     """The workers behind a dask scheduler.
 
-    A worker that dies costs nothing: the scheduler gives its unit to another. When the scheduler itself ends,
-    all units that have no result are handed to the one that takes its place; which units count is not its
-    business, so that one that ran twice counts once.
+    A worker that dies costs nothing: the scheduler gives its batch to another. When the scheduler itself
+    ends, all batches that have no result are handed to the one that takes its place. Which batches count is
+    not its business, so that one that ran twice counts once.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ClusterWorkers:
 
     @property
     def count(self) -> int:
-        """How many units run side by side; at least one, while workers come back."""
+        """How many batches run side by side; at least one, while workers come back."""
         with suppress(Exception):
             self._seen = self._threads() or self._seen
         return max(1, self._seen)
@@ -124,7 +124,7 @@ class ClusterWorkers:
         return future
 
     def close(self) -> None:
-        """Leave the cluster, which goes on; units without a result are called off."""
+        """Leave the cluster, which goes on; batches without a result are called off."""
         self._closed = True
         with suppress(Exception):
             self._client.close(timeout=5)
@@ -201,7 +201,7 @@ class ClusterWorkers:
             try:
                 client = Client(self.address, timeout=5, set_as_default=False)
                 client.wait_for_workers(1, timeout=max(1.0, until - time.monotonic()))
-                # pure: dask would take two units of the same words for one.
+                # pure: dask would take two batches of the same words for one.
                 return client, client.get_executor(pure=False)
             except (OSError, TimeoutError, ValueError) as error:
                 if client is not None:

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
 
+from verifier.audit.fuzzing.case_batch import BatchResult, Place
 from verifier.audit.fuzzing.corpus import kept_document, kept_of
 from verifier.audit.fuzzing.records_as_json import from_json, to_json
-from verifier.audit.fuzzing.unit import Place, UnitResult
 from verifier.audit.request import SelectionError
 from verifier.audit.run_audit import Job
 from verifier.audit.save import make_ignored
@@ -55,11 +55,11 @@ class Begun:
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """One unit that has ended; seconds: how long the campaign had lasted then."""
+    """One batch that has ended; seconds: how long the campaign had lasted then."""
 
     place: Place
     seconds: float
-    result: UnitResult
+    result: BatchResult
 
 
 class Journal:
@@ -137,7 +137,7 @@ class Journal:
         os.truncate(self._log, whole)
 
     def add(self, entry: Written) -> None:
-        """Write one unit that has ended."""
+        """Write one batch that has ended."""
         if self._file is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._file = os.open(self._log, flags, 0o644)
@@ -171,7 +171,7 @@ def _entry(told: object) -> Written:
         line = from_json(found["line"])
         if line is not None and not isinstance(line, Line):
             raise ValueError("not a line of an audit")
-        result = UnitResult(
+        result = BatchResult(
             line=line,
             error=str(found["error"]),
             kept=tuple(map(kept_of, cast("list[object]", found["kept"]))),

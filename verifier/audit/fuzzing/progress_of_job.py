@@ -1,12 +1,12 @@
-"""How far a campaign has come with one job: units in generations, and what they have taught."""
+"""How far a campaign has come with one job: batches in generations, and what they have taught."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from verifier.audit.fuzzing.case_batch import BatchResult, CaseBatch, Place
 from verifier.audit.fuzzing.steered_search import Guide, Kept
-from verifier.audit.fuzzing.unit import Place, Unit, UnitResult
 from verifier.audit.rules import failure_key
 from verifier.audit.run_audit import Job
 from verifier.audit.tally import merged
@@ -14,16 +14,16 @@ from verifier.cases.recipe import Recipe
 from verifier.records.verdict import FailureKey, Finding, Line
 
 UNIT_CASES = 40
-"""Cases of one unit: enough to climb some steps, few enough that a worker that dies loses little."""
+"""Cases of one batch: enough to climb some steps, few enough that a worker that dies loses little."""
 MOST_PARENTS = 24
-"""Recipes near which a unit draws, at most, of each kind: with the best scores, and with features."""
+"""Recipes near which a batch draws, at most, of each kind: with the best scores, and with features."""
 NEWEST = 2
 """Recipes with features from which most cases are drawn."""
 IDLE = 2
 """Generations without a single case after which a job ends: there is nothing left to try."""
 MOST_SEED = 2**32
 SEEDS_A_UNIT = 1009
-"""From the seed of one unit to that of the next: within one, each draw takes the next number."""
+"""From the seed of one batch to that of the next: within one, each draw takes the next number."""
 
 Mark = tuple[FailureKey, bool]
 """What makes two findings of one job the same one: their key, and whether they are a known defect."""
@@ -33,8 +33,8 @@ Mark = tuple[FailureKey, bool]
 class JobProgress:
     """One job of a campaign.
 
-    In a generation all units draw with the same guide, one in each lane, and the next one begins when all
-    have ended: what is drawn follows from the seed, whichever process runs which unit, and when.
+    In a generation all batches draw with the same guide, one in each lane, and the next one begins when all
+    have ended: what is drawn follows from the seed, whichever process runs which batch, and when.
 
     generations: how many there are, None for as many as there is time. replayed: recipes of the corpus that
     the first one begins with. line: the sum of all that has ended.
@@ -59,7 +59,7 @@ class JobProgress:
     ran: int = 0
     generation: int = 0
     _handed: set[int] = field(default_factory=set)
-    _ended: dict[int, UnitResult] = field(default_factory=dict)
+    _ended: dict[int, BatchResult] = field(default_factory=dict)
     _idle: int = 0
     _over: bool = False
 
@@ -68,20 +68,20 @@ class JobProgress:
         """Whether nothing of it is left to be run."""
         return self._over or (self.generations is not None and self.generation >= self.generations)
 
-    def ready(self) -> Iterator[Unit]:
-        """Yield the units that may begin now; `hand_out` says which of them does."""
+    def ready(self) -> Iterator[CaseBatch]:
+        """Yield the batches that may begin now; `hand_out` says which of them does."""
         if not self.over:
             guides = self._guides() if len(self._handed) < self.lanes else []
             for lane, guide in enumerate(guides):
                 if lane not in self._handed:
-                    yield self._unit(lane, guide)
+                    yield self._batch(lane, guide)
 
     def hand_out(self, place: Place) -> None:
-        """Note that a unit has begun."""
+        """Note that a batch has begun."""
         self._handed.add(place[2])
 
-    def take(self, place: Place, result: UnitResult) -> bool:
-        """Take what came of a unit; return whether it is new: a unit that ran twice counts once."""
+    def take(self, place: Place, result: BatchResult) -> bool:
+        """Take what came of a batch; return whether it is new: a batch that ran twice counts once."""
         _, generation, lane = place
         if generation != self.generation or lane in self._ended or self.over:
             return False
@@ -110,7 +110,7 @@ class JobProgress:
 
     @property
     def cases_run(self) -> int:
-        """Cases of all units that have ended."""
+        """Cases of all batches that have ended."""
         return self.ran + sum(result.cases for result in self._ended.values())
 
     def sum(self) -> Line | None:
@@ -188,10 +188,10 @@ class JobProgress:
         leading = features + max(1, len(features)) * newest
         return tuple(highest + leading * max(1, len(highest) // max(1, len(leading))))
 
-    def _unit(self, lane: int, guide: Guide) -> Unit:
+    def _batch(self, lane: int, guide: Guide) -> CaseBatch:
         listed = self.line.listed if self.line is not None else 0
         begun = self.generation > 0 or lane > 0
-        return Unit(
+        return CaseBatch(
             place=(self.number, self.generation, lane),
             job=self.job,
             seed=(self.seed + SEEDS_A_UNIT * (self.lanes * self.generation + lane)) % MOST_SEED,

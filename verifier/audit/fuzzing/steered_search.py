@@ -25,7 +25,7 @@ LEAST_SCORE = 1e-6
 NEAR_SHARE = 0.75
 """Share of the drawn cases that lie near what the corpus keeps; the others are drawn from all there are."""
 LIST_SHARE = 0.2
-"""Share of a unit's cases that the fixed list has at most, once there is something to climb from."""
+"""Share of a batch's cases that the fixed list has at most, once there is something to climb from."""
 DRAWS_A_CASE = 2
 """Examples that Hypothesis is asked for, for each case that is wanted: it climbs when half are drawn."""
 OFTEN = 3

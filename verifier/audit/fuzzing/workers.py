@@ -1,4 +1,4 @@
-"""Processes that units run in, behind the interface of `concurrent.futures`: those of this machine."""
+"""Processes that batches run in, behind the interface of `concurrent.futures`: those of this machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Workers(Protocol):
 
     @property
     def count(self) -> int:
-        """How many units run side by side."""
+        """How many batches run side by side."""
 
     @property
     def room(self) -> int:

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 
 from verifier.checks.support.truth import Truth
-from verifier.execution.compiled_code import contradictions, refined
+from verifier.execution.code_against_claim import contradictions, refined
 from verifier.ops import Op, Setting, op
 from verifier.records.case import Case
 from verifier.records.compiled_code import CompiledCode, joined

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from strategies.layouts import Layout
 from verifier.cases.recipe import Recipe, build, has_room
-from verifier.commands.describing.language import DRY_RUN, PLACE
+from verifier.commands.describing.launched_language import DRY_RUN, PLACE
 from verifier.execution import Runner
 from verifier.execution.backends import backend
 from verifier.ops import op

@@ -8,7 +8,7 @@ from verifier.commands.describing.trials import ordinary
 from verifier.execution import Runner
 from verifier.execution.backend import Backend
 from verifier.execution.call_subject import execute
-from verifier.execution.host_operations import HostArithmetic
+from verifier.execution.host_arithmetic import HostArithmetic
 from verifier.records.case import Case
 from verifier.records.observation import Observation
 from verifier.records.subject import Subject

@@ -1,4 +1,4 @@
-"""A unit of fuzzing: some cases of one job, with the same result in whichever process it runs."""
+"""A batch of cases of one job, with the same result in whichever process it runs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from verifier.execution.backends import backend
 from verifier.records.verdict import FailureKey, Line
 
 Place = tuple[int, int, int]
-"""What a unit is in its campaign: the number of the job, of its generation and of its lane."""
+"""What a batch is in its campaign: the number of the job, of its generation and of its lane."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unit:
+class CaseBatch:
     """What a process is to run: cases of a job from a seed, with what its guide knows.
 
     seconds: after which no further case is begun. first, reported: see `Examination`. brief: whether shapes
@@ -37,8 +37,8 @@ class Unit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnitResult:
-    """What came of a unit: a line, or in words how the verifier itself failed.
+class BatchResult:
+    """What came of a batch: a line, or in words how the verifier itself failed.
 
     kept: what reached anything new. cases: those that were judged.
     """
@@ -49,37 +49,39 @@ class UnitResult:
     cases: int = 0
 
 
-def run_unit(unit: Unit) -> UnitResult:
-    """Run a unit in this process; an error of our own comes back as text.
+def run_batch(batch: CaseBatch) -> BatchResult:
+    """Run a batch in this process; an error of our own comes back as text.
 
-    The subject runs in a fresh child: what earlier units of this process have reached counts for nothing, so
-    that the result is that of every other process.
+    The subject runs in a fresh child: what earlier batches of this process have reached counts for nothing,
+    so that the result is that of every other process.
     """
     try:
-        return _run(unit)
+        return _run(batch)
     except Exception:
-        return UnitResult(error=own_failure(unit.job))
+        return BatchResult(error=own_failure(batch.job))
 
 
-def _run(unit: Unit) -> UnitResult:
-    job = unit.job
+def _run(batch: CaseBatch) -> BatchResult:
+    job = batch.job
     if job.backend is not None and backend(job.backend).shared_device:
         claim_device()
-    begun = examination(job, (unit.cases, unit.seconds), unit.seed, first=unit.first, reported=unit.reported)
+    begun = examination(
+        job, (batch.cases, batch.seconds), batch.seed, first=batch.first, reported=batch.reported
+    )
     if not isinstance(begun, Examination):
-        return UnitResult(line=begun)
+        return BatchResult(line=begun)
     begun.runner.renew()
     made: list[SteeredSearch] = []
-    begun.searches = partial(_searched, unit.guide, made)
-    begun.brief = unit.brief
+    begun.searches = partial(_searched, batch.guide, made)
+    begun.brief = batch.brief
     reporter = Reporter(job.subject, job.check, job.dtype)
     reporter.begin()
     begun.on_case = reporter.case
     line = begun.run()
-    if not unit.guide.listing:
+    if not batch.guide.listing:
         line.listed = 0
     kept = tuple(one for search in made for one in search.kept)
-    return UnitResult(line=line, kept=kept, cases=sum(search.ran for search in made))
+    return BatchResult(line=line, kept=kept, cases=sum(search.ran for search in made))
 
 
 def _searched(guide: Guide, made: list[SteeredSearch], **given: object) -> SteeredSearch:
