@@ -9,7 +9,7 @@ from checks_support import KERNELS, cases_of, examination, fails, machine, outco
 from verifier import Domain, load, subject
 from verifier.cases.recipe import Recipe, build
 from verifier.checks.influence import sources_of
-from verifier.checks.support.reached_elements import places
+from verifier.checks.support.reached_elements import positions_in_rows
 from verifier.ops import op
 from verifier.records.verdict import Verdict
 from verifier.subjects.libraries import library_files
@@ -59,7 +59,7 @@ def test_a_scale_has_no_row_and_no_column_and_is_no_source_of_either():
     the_op = op("dynamic_tanh")
     case = build(the_op, written_out, "float64", Recipe(rows=1, columns=1, variant=3), gradients=True)
     assert case.given["alpha"].shape == case.given["input"].shape == (1,)
-    assert places(the_op, case, "alpha", (1,)) == {}
+    assert positions_in_rows(the_op, case, "alpha", (1,)) == {}
     assert "alpha" not in sources_of(the_op, case, "rows")
     assert "alpha" not in sources_of(the_op, case, "entries")
 

@@ -35,13 +35,13 @@ def elements_reached(graph: Graph, op: Op, case: Case) -> dict[str, dict[str, st
             reached = reach(graph, labels_of(graph, argument, in_memory(index, np.zeros_like(index))))
             some = (name for name, nodes in graph.outputs.items() if not reached.none(nodes.ravel()).all())
             kept = {name: {} for name in some}
-        for axis, place in places(op, case, argument, shape).items():
+        for axis, place in positions_in_rows(op, case, argument, shape).items():
             reached = reach(graph, labels_of(graph, argument, in_memory(index, place)))
             for name, nodes in graph.outputs.items():
                 own = nodes.ravel()[op.flat_index(case, name, nodes.shape).ravel()]
                 if reached.none(own).all():
                     continue
-                mine = places(op, case, name, nodes.shape).get(axis)
+                mine = positions_in_rows(op, case, name, nodes.shape).get(axis)
                 alone = mine is not None and not reached.outside(own, mine.ravel()).any()
                 kept.setdefault(name, {})[axis] = alone
         for name, axes in kept.items():
@@ -49,7 +49,7 @@ def elements_reached(graph: Graph, op: Op, case: Case) -> dict[str, dict[str, st
     return found
 
 
-def places(op: Op, case: Case, name: str, shape: tuple[int, ...]) -> dict[str, Ids]:
+def positions_in_rows(op: Op, case: Case, name: str, shape: tuple[int, ...]) -> dict[str, Ids]:
     """Return where each element lies in canonical rows: its row, its column, its entry of weight.
 
     A mask that rows share lies in none.

@@ -14,7 +14,7 @@ from verifier import ops
 from verifier.arithmetic.graph.graph import Graph, Ids
 from verifier.arithmetic.graph.support import Mask, Support, labels_of, reach
 from verifier.checks.support.only_path import same_for_all
-from verifier.checks.support.reached_elements import places
+from verifier.checks.support.reached_elements import positions_in_rows
 from verifier.checks.support.recorded_code import RefusedError, must_hold_for_all_inputs
 from verifier.execution.backend import Backend
 from verifier.execution.record_graph import RecordedGraph, recorded_graph
@@ -75,7 +75,7 @@ def outside(graph: Graph, op: Op, case: Case) -> Iterator[Outside]:
             continue
         summed = op.sums_rows(name)
         reached = by_entry if summed else by_row
-        own = places(op, case, name, nodes.shape)
+        own = positions_in_rows(op, case, name, nodes.shape)
         axis = entry if summed else "row"
         if reached is None or axis not in own or not nodes.size:
             continue
@@ -104,7 +104,7 @@ def _reached(graph: Graph, op: Op, case: Case, axis: str, names: set[str]) -> Su
     labels: Ids = np.full(len(graph), -1, dtype=np.int64)
     for name in sorted(names):
         shape = tuple(case.given[name].shape)
-        place = places(op, case, name, shape).get(axis)
+        place = positions_in_rows(op, case, name, shape).get(axis)
         if place is not None and place.size:
             flat = np.zeros(place.size, dtype=np.int64)
             flat[op.flat_index(case, name, shape).ravel()] = place.ravel()

@@ -17,7 +17,7 @@ from verifier.arithmetic.graph.consing import SharedTerms
 from verifier.arithmetic.graph.graph import Graph, Ids
 from verifier.arithmetic.graph.normal_form import Normaliser
 from verifier.arithmetic.graph.support import labels_of, reach
-from verifier.checks.support.reached_elements import places
+from verifier.checks.support.reached_elements import positions_in_rows
 from verifier.ops import Op
 from verifier.records.case import Case
 
@@ -31,7 +31,7 @@ def rows_alike(recorded: Sequence[tuple[Case, Graph]], op: Op) -> dict[str, str]
     for case, graph in recorded:
         edges = Normaliser(terms, "").normal(_by_column(graph, op, case)).outputs
         for name, nodes in graph.outputs.items():
-            if "row" not in places(op, case, name, nodes.shape):
+            if "row" not in positions_in_rows(op, case, name, nodes.shape):
                 continue
             index = op.flat_index(case, name, nodes.shape)
             rows = edges[name].ravel()[index.ravel()].reshape(case.rows, -1)
@@ -59,7 +59,7 @@ def _foreign(graph: Graph, op: Op, case: Case, name: str) -> str:
     """Say that a row reaches an element of another one, or nothing."""
     nodes = graph.outputs[name]
     own = nodes.ravel()[op.flat_index(case, name, nodes.shape).ravel()]
-    mine = places(op, case, name, nodes.shape)["row"].ravel()
+    mine = positions_in_rows(op, case, name, nodes.shape)["row"].ravel()
     for _, argument, shape, place in _in_rows(graph, op, case):
         labels = np.zeros(place["row"].size, dtype=np.int64)
         labels[op.flat_index(case, argument, shape).ravel()] = place["row"].ravel()
@@ -75,6 +75,6 @@ def _in_rows(graph: Graph, op: Op, case: Case) -> Iterator[tuple[int, str, tuple
         if argument == leaf or argument not in case.given:
             continue
         shape = tuple(case.given[argument].shape)
-        place = places(op, case, argument, shape)
+        place = positions_in_rows(op, case, argument, shape)
         if "row" in place:
             yield code, argument, shape, place

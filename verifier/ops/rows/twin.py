@@ -18,7 +18,7 @@ from verifier.arithmetic.graph.graph import Builder, Ids
 from verifier.arithmetic.graph.symbols import SHORT_NAMES, SymbolicRounded, Symbols, converted
 from verifier.ops import Op
 from verifier.ops.rows.twin_masked import computed_in_parts
-from verifier.ops.rows.twin_numbers import Held, NoTwinError, TwinNumbers, UnfusedSums, Way
+from verifier.ops.rows.twin_numbers import NoTwinError, TwinNumbers, TwinValue, UnfusedSums, Way
 from verifier.ops.rows.twin_online import online_sum
 from verifier.ops.rows.twin_orders import Orders
 from verifier.ops.rows.twin_statistics import (
@@ -151,7 +151,7 @@ def _results(
     *,
     given: bool,
     gradients: bool,
-    further: Mapping[str, Held],
+    further: Mapping[str, TwinValue],
 ) -> dict[str, Array]:
     """Return what a kernel computes: of one that is given its statistics, gradients alone.
 

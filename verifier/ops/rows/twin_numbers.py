@@ -55,18 +55,18 @@ class Way:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class TwinValue:
     """A value of the form; `product` is the pair that it was just multiplied from."""
 
     numbers: TwinNumbers
     array: Array
     product: tuple[Array, Array] | None = None
 
-    def __add__(self, other: Held) -> Held:
+    def __add__(self, other: TwinValue) -> TwinValue:
         """Return the rounded sum."""
         return self.numbers.added(self, other)
 
-    def __sub__(self, other: Held) -> Held:
+    def __sub__(self, other: TwinValue) -> TwinValue:
         """Return the rounded difference."""
         product = self.product or other.product
         if self.numbers.way.fuses and product:
@@ -74,17 +74,17 @@ class Held:
         array = self.numbers.rounded.subtract(self.array, other.array)
         return self.numbers.not_fused(array) if product else self.numbers.plain(array)
 
-    def __neg__(self) -> Held:
+    def __neg__(self) -> TwinValue:
         """Return the negative."""
         pair = None if self.product is None else (-self.product[0], self.product[1])
         return replace(self, array=-self.array, product=pair)
 
-    def __mul__(self, other: Held) -> Held:
+    def __mul__(self, other: TwinValue) -> TwinValue:
         """Return the rounded product."""
         array = self.numbers.rounded.multiply(self.array, other.array)
         return replace(self, array=array, product=(self.array, other.array))
 
-    def __truediv__(self, other: Held) -> Held:
+    def __truediv__(self, other: TwinValue) -> TwinValue:
         """Return the rounded quotient."""
         return self.numbers.quotient(self, other)
 
@@ -114,19 +114,19 @@ class TwinNumbers:
     trees: Trees
     parameter: Ids | str
     orders: Orders
-    online: Callable[[TwinNumbers, Ids], Held]
-    computed: tuple[Held, Held] | None = None
-    saved: tuple[Held, Held] | None = None
-    parts: tuple[Held, Held] | None = None
+    online: Callable[[TwinNumbers, Ids], TwinValue]
+    computed: tuple[TwinValue, TwinValue] | None = None
+    saved: tuple[TwinValue, TwinValue] | None = None
+    parts: tuple[TwinValue, TwinValue] | None = None
     spread: Array | None = None
     backward: bool = False
     unfused: UnfusedSums = field(default_factory=UnfusedSums)
 
-    def plain(self, array: Array) -> Held:
+    def plain(self, array: Array) -> TwinValue:
         """Return a value that is no product."""
-        return Held(numbers=self, array=array)
+        return TwinValue(numbers=self, array=array)
 
-    def added(self, a: Held, b: Held) -> Held:
+    def added(self, a: TwinValue, b: TwinValue) -> TwinValue:
         """Return a + b; a product is fused into it, if products are fused."""
         product, other = (b, a) if b.product is not None else (a, b)
         if product.product is not None and self.way.fuses:
@@ -134,12 +134,12 @@ class TwinNumbers:
         array = self.rounded.add(a.array, b.array)
         return self.plain(array) if product.product is None else self.not_fused(array)
 
-    def not_fused(self, array: Array) -> Held:
+    def not_fused(self, array: Array) -> TwinValue:
         """Return a sum into which no product is fused, though one could be."""
         self.unfused.by_choice.append(self.rounded.nodes(array))
         return self.plain(array)
 
-    def quotient(self, a: Held, b: Held) -> Held:
+    def quotient(self, a: TwinValue, b: TwinValue) -> TwinValue:
         """Return a / b: by the opcode of the way, or by another that the code has there."""
         chosen = self.plain(self.rounded.divide(a.array, b.array))
         nodes = self.rounded.nodes(a.array), self.rounded.nodes(b.array)
@@ -147,48 +147,48 @@ class TwinNumbers:
         others = [append(f"{name}.{held}", *nodes) for name in QUOTIENTS if name != self.way.divide]
         return self.either(chosen, *(self.plain(self.rounded.symbols(one)) for one in others))
 
-    def moments(self, _x: Held, /) -> tuple[Held, Held]:
+    def moments(self, _x: TwinValue, /) -> tuple[TwinValue, TwinValue]:
         """Return mean and rstd."""
         if self.computed is None:
             raise NoTwinError("statistics that are not computed from the row have no twin yet")
         return self.computed
 
-    def mean_parts(self, _x: Held, /) -> tuple[Held, Held]:
+    def mean_parts(self, _x: TwinValue, /) -> tuple[TwinValue, TwinValue]:
         """Return the two numbers that are kept of the mean."""
         if self.parts is None:
             raise NoTwinError("the declared variance algorithm does not keep the mean as two numbers")
         return self.parts
 
-    def stepped_moments(self, x: Held) -> tuple[Held, Held]:
+    def stepped_moments(self, x: TwinValue) -> tuple[TwinValue, TwinValue]:
         """Return `moments`."""
         return self.moments(x)
 
-    def saved_moments(self, _x: Held, /) -> tuple[Held, Held]:
+    def saved_moments(self, _x: TwinValue, /) -> tuple[TwinValue, TwinValue]:
         """Return mean and rstd as the backward pass reads them."""
         if self.saved is None:
             raise NoTwinError("statistics that are not computed from the row have no twin yet")
         return self.saved
 
-    def constant(self, number: float) -> Held:
+    def constant(self, number: float) -> TwinValue:
         """Return a constant as the format holds it."""
         return self.plain(self.rounded.of(np.full((1, 1), number)))
 
-    def count(self) -> Held:
+    def count(self) -> TwinValue:
         """Return the number of columns."""
         return self.constant(float(self.columns))
 
-    def sum(self, value: Held) -> Held:
+    def sum(self, value: TwinValue) -> TwinValue:
         """Return the sum over each row."""
         tree = self.trees.row_gradients if self.backward else self.trees.statistics
         return self.plain(self._sums(self._full(value), tree)[:, None])
 
-    def mean(self, value: Held) -> Held:
+    def mean(self, value: TwinValue) -> TwinValue:
         """Return the sum over each row divided by the number of columns."""
         if self.way.divide_by_n == "division":
             return self.sum(value) / self.count()
         return self.sum(value) * (self.constant(1.0) / self.count())
 
-    def parameter_sum(self, value: Held, held: str | None = None, *, atomic: bool = False) -> Held:
+    def parameter_sum(self, value: TwinValue, held: str | None = None, *, atomic: bool = False) -> TwinValue:
         """Return the sum over the elements of each entry of weight, (1, entries)."""
         if atomic or self._narrower(held):
             raise NoTwinError("sums over rows that are rounded to a narrower format have no twin yet")
@@ -203,7 +203,7 @@ class TwinNumbers:
             terms = nodes.ravel()[places].reshape(len(counts), -1)
         return self.plain(self._sums(terms, self.trees.columns)[None, :])
 
-    def share(self, value: Held, name: str, *, product: bool = False) -> Held:
+    def share(self, value: TwinValue, name: str, *, product: bool = False) -> TwinValue:
         """Return the value: it is one number.
 
         Raises:
@@ -214,17 +214,17 @@ class TwinNumbers:
             raise NoTwinError(f"whether all uses of {name} fuse it alike is not looked at")
         return value if product else self.plain(value.array)
 
-    def either(self, *ways: Held) -> Held:
+    def either(self, *ways: TwinValue) -> TwinValue:
         """Return the first of the ways whose terms the code has: the bound of a form holds for each."""
         held = (way for way in ways if self.orders.holds(self._full(way)))
         return next(held, ways[0])
 
-    def cast(self, value: Held, role: str) -> Held:
+    def cast(self, value: TwinValue, role: str) -> TwinValue:
         """Return the value rounded to the dtype of a tensor."""
         name = self._narrower(role)
         return value if name is None else self.plain(self.rounded.cast(FORMATS[name], value.array))
 
-    def rsqrt(self, value: Held) -> Held:
+    def rsqrt(self, value: TwinValue) -> TwinValue:
         """Return value**-1/2, by the opcodes of the way.
 
         Raises:
@@ -243,28 +243,28 @@ class TwinNumbers:
                 array = rounded.symbols(rounded.builder.append(f"{name}.{held}", rounded.nodes(array)))
         return self.plain(array)
 
-    def exp(self, value: Held) -> Held:
+    def exp(self, value: TwinValue) -> TwinValue:
         """Return e**value as 2**(value * log2(e)), by the opcode of the way."""
         if self.way.power.startswith("exp."):
             return self._called(self.way.power, value)
         return self.exp2(value * self.log2_e())
 
-    def log(self, value: Held) -> Held:
+    def log(self, value: TwinValue) -> TwinValue:
         """Return the natural logarithm, by the function of the way."""
         return self._called(self.way.logarithm, value)
 
-    def sigmoid(self, value: Held) -> Held:
+    def sigmoid(self, value: TwinValue) -> TwinValue:
         """Return 1 / (1 + e**-value), the quotient as the code takes it (T15)."""
         one = self.constant(1.0)
         below, held = one + self.exp(-value), SHORT_NAMES[self.rounded.format.name]
         reciprocal = self.rounded.builder.append(f"{RECIPROCAL}.{held}", self.rounded.nodes(below.array))
         return self.either(one / below, self.plain(self.rounded.symbols(reciprocal)))
 
-    def tanh(self, value: Held, *, approximate: bool = False) -> Held:
+    def tanh(self, value: TwinValue, *, approximate: bool = False) -> TwinValue:
         """Return the hyperbolic tangent, by libdevice's function, or by the instruction."""
         return self._called("tanh.approx" if approximate else TANGENT, value)
 
-    def totals(self, *values: Held, of_rows: bool = False) -> Held:
+    def totals(self, *values: TwinValue, of_rows: bool = False) -> TwinValue:
         """Return the sums of all elements of each value, (1, how many)."""
         tree, columns = self.trees.columns, 1 if of_rows else self.columns
         if not of_rows:
@@ -274,28 +274,28 @@ class TwinNumbers:
         nodes = np.concatenate([self.rounded.nodes(one).reshape(1, 1) for one in sums], axis=1)
         return self.plain(self.rounded.symbols(nodes))
 
-    def entry(self, value: Held, number: int) -> Held:
+    def entry(self, value: TwinValue, number: int) -> TwinValue:
         """Return one number of a parameter, (1, 1)."""
         return self.plain(value.array[:, number : number + 1])
 
-    def exp2(self, value: Held) -> Held:
+    def exp2(self, value: TwinValue) -> TwinValue:
         """Return 2**value, by the opcode of the way."""
         return self._called(self.way.power, value)
 
-    def _called(self, function: str, value: Held) -> Held:
+    def _called(self, function: str, value: TwinValue) -> TwinValue:
         name = f"{function}.{SHORT_NAMES[self.rounded.format.name]}"
         nodes = self.rounded.builder.append(name, self.rounded.nodes(value.array))
         return self.plain(self.rounded.symbols(nodes))
 
-    def log2_e(self) -> Held:
+    def log2_e(self) -> TwinValue:
         """Return log2(e) as the format holds it."""
         return self.constant(math.log2(math.e))
 
-    def maximum(self, value: Held) -> Held:
+    def maximum(self, value: TwinValue) -> TwinValue:
         """Return the largest element of each row, in the order that is read off the code."""
         return self.largest(self._full(value))
 
-    def largest(self, terms: Ids) -> Held:
+    def largest(self, terms: Ids) -> TwinValue:
         """Return the largest of nodes (rows, n), (rows, 1), in the order that is read off the code."""
         nodes = self.rounded.symbols(terms.copy())
         root = 0
@@ -304,7 +304,7 @@ class TwinNumbers:
             root = int(step.left[0])
         return self.plain(nodes[:, [root]])
 
-    def online_sum(self, x: Held, *, base_two: bool = False) -> Held:
+    def online_sum(self, x: TwinValue, *, base_two: bool = False) -> TwinValue:
         """Return the sum of exp(x - max(x)) over each row, rescaled wherever parts meet."""
         if base_two:
             raise NoTwinError("an online sum of powers of two has no twin")
@@ -326,7 +326,7 @@ class TwinNumbers:
         name = None if role is None else self.dtypes.get(role, self.dtypes["input"])
         return None if name is None or FORMATS[name].holds(self.rounded.format) else name
 
-    def _full(self, value: Held) -> Ids:
+    def _full(self, value: TwinValue) -> Ids:
         return np.broadcast_to(self.rounded.nodes(value.array), (self.rows, self.columns))
 
     def _sums(self, terms: Ids, tree: Tree) -> Array:

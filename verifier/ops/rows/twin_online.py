@@ -16,11 +16,11 @@ from verifier.arithmetic.graph.symbols import SHORT_NAMES
 from verifier.arithmetic.graph.trees_read import exact_tree
 from verifier.arithmetic.trees.steps import Numbering, Step
 from verifier.arithmetic.trees.tree import Tree
-from verifier.ops.rows.twin_numbers import Held, TwinNumbers
+from verifier.ops.rows.twin_numbers import TwinNumbers, TwinValue
 from verifier.ops.rows.twin_orders import Orders
 
 
-def online_sum(numbers: TwinNumbers, nodes: Ids) -> Held:
+def online_sum(numbers: TwinNumbers, nodes: Ids) -> TwinValue:
     """Return the sum of exp(x - max(x)) over rows of nodes (rows, columns), rescaled wherever parts meet."""
     found = OnlineSum(numbers=numbers, orders=numbers.orders, nodes=nodes)
     return found.total(numbers.trees.statistics)
@@ -38,7 +38,7 @@ class OnlineSum:
     nodes: Ids
     steps: list[Step] = field(default_factory=list)
 
-    def total(self, declared: Tree) -> Held:
+    def total(self, declared: Tree) -> TwinValue:
         """Return the sum of exp(x - max(x)) over each row, (rows, 1), in the order that is read off the code.
 
         Raises:
@@ -106,17 +106,17 @@ class OnlineSum:
         sums[:, [at]], tops[:, [at]] = nodes[:, [root]], largest.array
         return at
 
-    def _rescaled(self, tops: Array, sums: Array, larger: Held) -> Held:
+    def _rescaled(self, tops: Array, sums: Array, larger: TwinValue) -> TwinValue:
         """Return s * exp(m - larger)."""
         plain = self.numbers.plain
         return plain(sums) * self.numbers.exp(plain(tops) - larger)
 
-    def _above_zero(self, value: Held) -> Ids:
+    def _above_zero(self, value: TwinValue) -> Ids:
         rounded = self.numbers.rounded
         name = f"setp.gt.{SHORT_NAMES[rounded.format.name]}"
         return rounded.builder.append(name, rounded.nodes(value.array), rounded.nodes(np.zeros((1, 1))))
 
-    def _choice(self, asked: Ids, then: Held, otherwise: Held) -> Held:
+    def _choice(self, asked: Ids, then: TwinValue, otherwise: TwinValue) -> TwinValue:
         rounded = self.numbers.rounded
         sides = (rounded.nodes(side.array) for side in (then, otherwise))
         return self.numbers.plain(rounded.symbols(rounded.builder.append("ite", asked, *sides)))

@@ -19,7 +19,7 @@ from verifier.bounds.variance import Reduction
 from verifier.bounds.variance import options as variance_options
 from verifier.bounds.variance.options import Merged
 from verifier.ops import Op
-from verifier.ops.rows.twin_numbers import Held, NoTwinError, TwinNumbers, Way
+from verifier.ops.rows.twin_numbers import NoTwinError, TwinNumbers, TwinValue, Way
 from verifier.ops.rows.twin_orders import Merges
 from verifier.ops.running_statistics import weighted
 from verifier.records.case import Scalars
@@ -88,7 +88,7 @@ def held_statistics(numbers: TwinNumbers, mean: Array, spread: Array, eps: float
 
 def _computed(
     numbers: TwinNumbers, algorithm: str, x: Array, eps: float, order: tuple[Step, ...] | None = None
-) -> tuple[tuple[Held, Held], Array]:
+) -> tuple[tuple[TwinValue, TwinValue], Array]:
     """Return mean and rstd, (rows, 1), and the variance, (rows,); order: in which elements are merged."""
     rounded = numbers.rounded if order is None else replace(numbers.rounded, merged=order)
     mean, spread = variance.algorithm(algorithm).simulate(rounded, x, numbers.reduction)
@@ -97,7 +97,9 @@ def _computed(
     return (numbers.plain(mean[:, None]), root), spread
 
 
-def _by_column(numbers: TwinNumbers, each: list[tuple[Held, Held]], column: Ids) -> tuple[Held, Held]:
+def _by_column(
+    numbers: TwinNumbers, each: list[tuple[TwinValue, TwinValue]], column: Ids
+) -> tuple[TwinValue, TwinValue]:
     """Return statistics (rows, columns), of which each column has those of its lane."""
     found = []
     for which in range(2):
@@ -121,7 +123,7 @@ def moved_statistics(
     }
 
 
-def _unbiased(numbers: TwinNumbers) -> Held:
+def _unbiased(numbers: TwinNumbers) -> TwinValue:
     """Return the sum of squared deviations over N - 1: of the sum that the variance is made of."""
     if numbers.spread is None or numbers.way.clamp:
         raise NoTwinError("a running variance that is clamped has no twin yet")
