@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from verifier.records.case import Document
+from verifier.records.case import CaseDocument
 from verifier.records.subject import Language
 
 
@@ -32,6 +32,6 @@ class ChildRequest(TypedDict):
     path: str
     name: str
     kind: tuple[str, Language, tuple[str, ...]]
-    case: Document
+    case: CaseDocument
     options: dict[str, object]
     case_seconds: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from verifier.records.case import Document, as_bytes, tensor_document, tensor_of
+from verifier.records.case import TensorDocument, as_bytes, tensor_document, tensor_of
 from verifier.records.compiled_code import CompiledCode
 from verifier.records.observation import Aftermath, Deviation, Observation, Status
 from verifier.records.reach import Reach
@@ -14,7 +14,7 @@ class PackedObservation(TypedDict):
     """The fields of an observation; its tensors as documents with their bytes."""
 
     status: Status
-    outputs: dict[str, Document | None]
+    outputs: dict[str, TensorDocument | None]
     message: str
     detail: str
     damage: tuple[Deviation, ...]

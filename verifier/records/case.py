@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypedDict
 
 import torch
 
@@ -43,7 +43,36 @@ class CaseError(ValueError):
 
 
 Document = dict[str, Any]
-"""A JSON object, as a file has it."""
+"""A JSON object, as a file has it: nobody has looked at it yet."""
+
+
+class TensorDocument(TypedDict, total=False):
+    """A tensor as plain data: its bytes are text, in a file beside the case, or, in a pipe, as they are."""
+
+    dtype: str
+    shape: list[int]
+    base64: str
+    file: str
+    bytes: bytes
+
+
+class CaseDocument(TypedDict):
+    """A case as plain data: JSON, but for the bytes of tensors that go through a pipe."""
+
+    schema: int
+    op: str
+    dtype: str
+    hazard: str
+    origin: str
+    rows: int
+    columns: int
+    kappa: str
+    largest: str
+    scalars: dict[str, object]
+    tensors: dict[str, TensorDocument | None]
+    layouts: dict[str, dict[str, object]]
+
+
 Scalars = Mapping[str, Any]
 """The arguments of an op that are no tensors, by name, as its kernels take them."""
 
@@ -153,21 +182,21 @@ class Case:
         return replace(self, layouts=dict(layouts))
 
 
-Keep = Callable[[str, bytes], Document]
+Keep = Callable[[str, bytes], TensorDocument]
 """Takes a tensor's name and bytes; returns what stands for the bytes in a document."""
 
 
-def as_base64(_name: str, data: bytes) -> Document:
+def as_base64(_name: str, data: bytes) -> TensorDocument:
     """Keep bytes as text, in any document."""
     return {"base64": base64.b64encode(data).decode("ascii")}
 
 
-def as_bytes(_name: str, data: bytes) -> Document:
+def as_bytes(_name: str, data: bytes) -> TensorDocument:
     """Keep bytes as they are, in a document that is no text."""
     return {"bytes": data}
 
 
-def to_document(case: Case, *, keep: Keep = as_base64) -> Document:
+def to_document(case: Case, *, keep: Keep = as_base64) -> CaseDocument:
     """Return the case as plain data; with the `keep` that is given anyway, as JSON."""
     return {
         "schema": SCHEMA,
@@ -187,7 +216,7 @@ def to_document(case: Case, *, keep: Keep = as_base64) -> Document:
     }
 
 
-def from_document(document: Mapping[str, Any], *, document_path: Path | None = None) -> Case:
+def from_document(document: Mapping[str, Any] | CaseDocument, *, document_path: Path | None = None) -> Case:
     """Return the case that `to_document` wrote.
 
     Raises:
@@ -241,7 +270,7 @@ def save(case: Case, path: Path, **more: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     files: dict[Path, bytes] = {}
 
-    def keep(name: str, data: bytes) -> Document:
+    def keep(name: str, data: bytes) -> TensorDocument:
         if len(data) <= INLINE_BYTES:
             return as_base64(name, data)
         file = path.with_name(f"{path.stem}.{name}.bin")
@@ -298,13 +327,13 @@ def _from_bytes(data: bytes, dtype: str, shape: tuple[int, ...]) -> torch.Tensor
     return torch.frombuffer(bytearray(data), dtype=kind).reshape(shape)
 
 
-def tensor_document(name: str, tensor: torch.Tensor, keep: Keep) -> Document:
+def tensor_document(name: str, tensor: torch.Tensor, keep: Keep) -> TensorDocument:
     """Return dtype, shape and bytes of a tensor of any layout on any device."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     return {"dtype": dtype, "shape": list(tensor.shape), **keep(name, raw_bytes(tensor.reshape(-1)))}
 
 
-def tensor_of(document: Mapping[str, Any], document_path: Path | None = None) -> torch.Tensor:
+def tensor_of(document: TensorDocument, document_path: Path | None = None) -> torch.Tensor:
     """Return the tensor that was written, contiguous and on the CPU.
 
     document_path: files of tensors lie in the folder of this document.
@@ -339,7 +368,7 @@ def _number(value: float) -> str:
     return float(value).hex()
 
 
-def _from_number(value: Any) -> float:
+def _from_number(value: str | float) -> float:
     return float.fromhex(value) if isinstance(value, str) else float(value)
 
 
