@@ -46,8 +46,11 @@ def test_a_wrong_result_outside_the_domain_is_a_finding_all_the_same(subjects, r
 @pytest.mark.parametrize(
     ("domain", "why"),
     [
-        (Domain(min_columns=20000), "no case lies inside the declared domain of those that are tried, which"),
-        (Domain(max_abs=1e-30), "no case lies inside the declared domain of those that are tried"),
+        (
+            Domain(min_columns=20000),
+            "none of the cases that are tried lies inside the declared domain, which",
+        ),
+        (Domain(max_abs=1e-30), "none of the cases that are tried lies inside the declared domain"),
         (Domain(max_columns=100), ""),
     ],
 )

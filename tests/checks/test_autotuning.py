@@ -173,7 +173,7 @@ def test_what_ran_of_the_configurations_is_noted_with_what_the_pruning_left_out(
 def test_it_costs_a_kernel_that_nobody_tunes_nothing_and_does_not_pretend_elsewhere():
     layer_norm, published = op("layer_norm"), KERNELS / "layer_norm_published_series_triton.py"
     plain = subject_of(KERNELS / "layer_norm_two_pass_triton.py")
-    assert autotuning.skips(plain, layer_norm, "float32", "machine") == "no kernel of it is autotuned"
+    assert autotuning.skips(plain, layer_norm, "float32", "machine") == "none of its kernels is autotuned"
     tuned = subject_of(published)
     assert autotuning.skips(tuned, layer_norm, "float32", "machine") is None
     assert "machine alone" in autotuning.skips(tuned, layer_norm, "float32", "interpreter")

@@ -271,7 +271,10 @@ def test_the_source_of_a_declared_kernel_is_told(kernel_file):
 
 def test_a_proposal_warns_of_squares_that_overflow(file):
     """torch's own operator scales them and needs no warning."""
-    warned = {name: "do not come out right" in described(file, name) for name in ("two_pass", "softmax")}
+    warned = {
+        name: "are wrong, as where squares overflow" in described(file, name)
+        for name in ("two_pass", "softmax")
+    }
     assert warned == {"two_pass": True, "softmax": False}
 
 

@@ -117,7 +117,7 @@ def test_a_search_goes_on_where_a_finding_cannot_be_saved(no_child, file, tmp_pa
     assert [WORDS in finding.unwritten for finding in listening.told] == [True]
     (text,) = [text for text in listening.said if "cannot be written" in text]
     assert WORDS in text
-    assert text.endswith("this campaign cannot be gone on with once it is stopped")
+    assert text.endswith("this campaign cannot be resumed once it is stopped")
 
 
 @pytest.mark.parametrize("name", ["p.png", "p.svg"])

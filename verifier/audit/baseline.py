@@ -49,7 +49,7 @@ def read_baseline(path: Path) -> Document:
     except (OSError, ValueError) as error:
         raise BaselineError(f"{path}: cannot be read as a baseline: {error}") from error
     if not isinstance(found, dict) or found.get("schema") != 1 or not isinstance(found.get("lines"), list):
-        raise BaselineError(f"{path}: is no report of an audit")
+        raise BaselineError(f"{path}: is not a report of an audit")
     if found.get("interrupted"):
         raise BaselineError(f"{path}: that audit was interrupted")
     return found

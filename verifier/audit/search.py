@@ -207,7 +207,7 @@ class Search:
             most = f"{plan.max_rows} rows, {plan.max_columns} columns and {plan.max_elements} elements"
             tells = f", which are of at most {most}" if inside.empty else ""
             if not self.budget.spent(0):
-                line.notes.append(f"no case lies inside the declared domain of those that are tried{tells}")
+                line.notes.append(f"none of the cases that are tried lies inside the declared domain{tells}")
         if not line.counts:  # what is looked for lies outside altogether
             outside = self._outside(plan, self._patience)
             for done in range(1, min(self.budget.cases, BUDGETS["standard"]) + 1):

@@ -81,9 +81,9 @@ def plan(subject: Subject, op: Op) -> Plan:
 def skips(subject: Subject, _op: Op, _dtype: str, backend: str) -> str | None:
     """Apply to kernels that Triton tunes, where it is known which these are, on backends that play tuners."""
     if not _tuning(subject).possible:
-        return "no kernel of it is autotuned"
+        return "none of its kernels is autotuned"
     if not can(backend, Power.TUNES):
-        return "autotuners are played by the machine alone"
+        return "only the machine plays autotuners"
     return None
 
 

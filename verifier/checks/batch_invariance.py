@@ -88,7 +88,7 @@ def check(session: Session) -> list[Outcome]:
                 found.setdefault(name, unlike)
     if not counts:
         return []
-    words = {"holds": "bits of a row equal in every batch", "broken": "bits of a row differ by the batch"}
+    words = {"holds": "bits of a row equal in every batch", "broken": "bits of a row depend on the batch"}
     varied = tuple(_words(count) for count in sorted(counts))
     outcomes = demanded(session.subject, NAME, found.values(), **words)
     return [replace(o, tried=varied) for o in outcomes]
@@ -182,7 +182,7 @@ def _compare(op: Op, name: str, base: RowSide, other: RowSide) -> Deviation | No
         return None
     row = int(np.nonzero(unequal.reshape(len(rows), -1).any(axis=1))[0][0])
     text = (
-        f"{name}: row {int(rows[row])} of {base[0].rows} rows has other bits as row {row} of "
+        f"{name}: row {int(rows[row])} of {base[0].rows} rows has other bits than as row {row} of "
         f"{other[0].rows} rows ({int(unequal[row].sum())} of its {unequal[row].size} elements)"
     )
     return Deviation(name, text)

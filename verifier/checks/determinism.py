@@ -18,13 +18,13 @@ from verifier.records.subject import Subject
 from verifier.records.verdict import Outcome
 
 NAME = "determinism"
-GUARANTEE = "the same bits in every run and every order of blocks, and where a backward pass makes them anew"
+GUARANTEE = "the same bits in every run and every order of blocks, and where a backward pass recomputes them"
 ORDER = 70
 DEMANDS = (
     "where determinism is guaranteed, repeated runs and other orders of blocks give the same bits, and a "
-    "backward pass that makes anew what its forward pass multiplied by a matrix makes the same bits"
+    "backward pass that recomputes what its forward pass multiplied by a matrix gets the same bits"
 )
-WHY = "atomic additions of floats, and buffers that are shared under a lock, add in the order of the moment"
+WHY = "atomic additions of floats, and buffers shared under a lock, add in whatever order threads arrive"
 CATCHES = ("sums_in_random_order",)
 
 RUNS = 3

@@ -300,7 +300,7 @@ def _judged(
     if rounded := suspects(seen.found_as(Computed).literals, arithmetic.constants, session.case):
         shown = ", ".join(f"{number!r}" for number in rounded[:SHOWN])
         return _undecided(
-            f"the kernel uses a constant that may stand for a number which nobody has told: {shown}",
+            f"the kernel uses a constant that may stand for a number that nobody has declared: {shown}",
             doubtful=True,
         )
     outcomes = []

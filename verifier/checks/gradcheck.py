@@ -112,7 +112,7 @@ def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
         return "declared forward only (differentiable=False)"
     if dtype != "float64":
         offered = "float64" in subject.dtypes
-        return "finite differences need float64; lower precision is lifted to it on the machine alone" + (
+        return "finite differences need float64; only the machine lifts lower precision to it" + (
             "; float64 is checked on its own line" if offered else ""
         )
     return None

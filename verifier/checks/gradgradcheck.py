@@ -119,10 +119,10 @@ def check(session: Session) -> list[Outcome]:
     if answer.unclear:
         return [_unclear(session.subject, seen)]
     if answer.missing:
-        text = f"grad_{answer.missing}: has no second derivative, and says so to nobody"
-        return [_wrong(session.subject, "gradients are constant, and nobody is told", text)]
+        text = f"grad_{answer.missing}: has no second derivative, and raises no error"
+        return [_wrong(session.subject, "gradients silently count as constant", text)]
     if case.dtype != "float64":
-        text = "no refusal; second derivatives themselves are compared in float64 alone"
+        text = "no refusal; second derivatives themselves are compared in float64 only"
         return [Outcome(verdict=Verdict.SKIPPED, message=text, measured=Measured(seen=text))]
     return [o for name in (*names, "grad_output") for o in _judge(session, names, name, seen.outputs[name])]
 

@@ -26,7 +26,7 @@ ORDER = 127
 DEMANDS = (
     "whichever arguments require a gradient, the kernel does not crash, and all results have the bits that "
     "they have when all arguments require one, or stay within their bounds; of several results that have "
-    "gradients, each may be the only one that is used, which is as if those of the others were zeros"
+    "gradients, each may be used alone, as if the gradients of the others were zeros"
 )
 WHY = "weights are frozen and inputs need no gradient every day, and most tests ask for all gradients at once"
 CATCHES = (

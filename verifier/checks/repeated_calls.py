@@ -116,7 +116,7 @@ def check(session: Session) -> list[Outcome]:
     )
     outcomes = outcomes_of(session, seen, same_code=True)
     if dear:
-        why = "a process that starts on a device is too dear for one call"
+        why = "a process on a device takes too long to start for one call"
         outcomes.append(Outcome(verdict=Verdict.SKIPPED, message=why, tried=(FIRST, AFTER)))
     elif first and small is None:
         why = "there is no smaller case"

@@ -78,7 +78,7 @@ def skips(subject: Subject, op: Op, dtype: str, backend: str) -> str | None:
     if subject.language == "torch":
         return "torch operators are not compiled from the subject; a running bound needs its own code"
     if not can(backend, Power.SHADOWS):
-        return "the machine alone computes a running bound with each float (--backend machine)"
+        return "only the machine computes a running bound with each float (--backend machine)"
     if dtype == "float64":
         return "bounds and values of float64 numbers would be float64 numbers too"
     return None

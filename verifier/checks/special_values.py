@@ -84,7 +84,7 @@ def check(session: Session) -> list[Outcome]:
     return outcomes + demanded(session.subject, NAME, _table(session, seen), **_WORDS)
 
 
-_WORDS = {"holds": "as the op's table says", "broken": "otherwise than the op's table says"}
+_WORDS = {"holds": "as the op's table says", "broken": "not as the op's table says"}
 
 
 def _names(session: Session) -> tuple[str, ...]:

@@ -166,8 +166,8 @@ _TREES = (
     "threads that shares a row: trees=tree(lanes=256); of tiles: trees=tile(block=1024, threads=128)."
 )
 _DOMAIN = (
-    "domain: inputs of %g do not come out right, as where squares overflow; what is promised is up to %s, "
-    "which is yours to correct"
+    "domain: results for inputs of %g are wrong, as where squares overflow; the declaration promises inputs "
+    "up to %s: correct that if you know better"
 )
 _AUTOGRAD = (
     "differentiable: where autograd differentiates torch operators one by one, gradients have another order "
@@ -329,7 +329,7 @@ def _of_calling(calling: Calling, required: list[str]) -> Iterator[str]:
     if calling.style == "in_place":
         yield "results: they replace the input, of which the adapter makes a copy"
     if required:
-        yield f"required: {' and '.join(required)}, for results without are not right"
+        yield f"required: {' and '.join(required)}, since results without it are wrong"
 
 
 def _of_gradients(given: tuple[str, ...] | None, *, backward: bool) -> Iterator[str]:

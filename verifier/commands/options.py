@@ -132,7 +132,7 @@ ReportOption = Annotated[
 ]
 BaselineOption = Annotated[
     Path | None,
-    typer.Option("--baseline", help="An earlier --json: status 1 where this audit is worse, and what is."),
+    typer.Option("--baseline", help="An earlier --json: status 1 if this audit is worse anywhere."),
 ]
 StopOption = Annotated[bool, typer.Option("-x", "--exitfirst", help="Stop at the first unexpected finding.")]
 VerboseOption = Annotated[
@@ -141,10 +141,13 @@ VerboseOption = Annotated[
 ]
 QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but findings.")]
 TracebackOption = Annotated[
-    bool, typer.Option("--traceback", help="Show all frames of what a kernel raised, not its own alone.")
+    bool,
+    typer.Option(
+        "--traceback", help="Show all frames of an error that a kernel raised, not only the kernel's own."
+    ),
 ]
 WordsOption = Annotated[bool, typer.Option("-s", "--show-prints", help="Show what kernels print.")]
-ColorOption = Annotated[Coloring, typer.Option("--color", help="Colors: by itself on a terminal alone.")]
+ColorOption = Annotated[Coloring, typer.Option("--color", help="Colors; by default on a terminal only.")]
 PythonPathOption = Annotated[
     list[Path] | None,
     typer.Option(help="A folder in which kernel files find modules (repeatable).", file_okay=False),
@@ -152,12 +155,12 @@ PythonPathOption = Annotated[
 MultiprocessorsOption = Annotated[
     int,
     typer.Option(
-        "--multiprocessors", min=0, help="Of the device that the machine plays; 0: as it usually has (132)."
+        "--multiprocessors", min=0, help="Number on the device that the machine plays; 0: the usual 132."
     ),
 ]
 AutotuneOption = Annotated[
     Configurations,
-    typer.Option(help="Configurations of autotuned kernels to run: all, or the first that fits alone."),
+    typer.Option(help="Configurations of autotuned kernels to run: all, or only the first that fits."),
 ]
 LegendOption = Annotated[
     bool, typer.Option("--legend", callback=_legend, is_eager=True, help="Explain the columns and exit.")
@@ -165,7 +168,7 @@ LegendOption = Annotated[
 FreshSeedOption = Annotated[
     int | None,
     typer.Option(
-        "--seed", min=0, show_default=False, help="Seed of the search; by default another each time."
+        "--seed", min=0, show_default=False, help="Seed of the search; by default a new one each time."
     ),
 ]
 SomeWorkersOption = Annotated[
@@ -185,5 +188,5 @@ DatabaseOption = Annotated[
     ),
 ]
 SteerOption = Annotated[
-    bool, typer.Option("--steer/--no-steer", help="Whether the search climbs, and keeps a corpus.")
+    bool, typer.Option("--steer/--no-steer", help="Steer the search by what cases reach, and keep a corpus.")
 ]

@@ -27,7 +27,7 @@ _KINDS: Mapping[str, type] = {
 
 def recheck(
     certificate: Annotated[Path, typer.Argument(help="What `certify --json` wrote.")],
-    kernel: Annotated[Path, typer.Argument(help="The kernel file that it is of.")],
+    kernel: Annotated[Path, typer.Argument(help="The kernel file of the certificate.")],
 ) -> None:
     """Certify a kernel again, on other data, and say what of its certificates does not hold any more.
 

@@ -221,9 +221,7 @@ class _Campaign:
         except OSError as error:
             if not self._unwritten:
                 self._unwritten = f"{self.wishes.out} cannot be written: {reason(error)}"
-                self.watcher.say(
-                    f"{self._unwritten}; this campaign cannot be gone on with once it is stopped"
-                )
+                self.watcher.say(f"{self._unwritten}; this campaign cannot be resumed once it is stopped")
 
     def _reported(self, report: Report) -> Report:
         summed = [(progress, progress.sum()) for progress in self.every]

@@ -141,7 +141,7 @@ def _pairs(
     a, b = graphs
     pairs = {mode: _Pair(first=a[mode], second=b[mode], op=op(case.op), case=case) for mode in a}
     if not pairs[MODES[0]].common:
-        raise RefusedError("there are results to compare", "no result is one of both kernels")
+        raise RefusedError("there are results to compare", "the two kernels have no result in common")
     return pairs
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from verifier.records.subject import Subject
 
 GRADIENT = f"grad_{LINEAR_WEIGHT}"
-ANEW = "what the backward pass makes anew and multiplies"
+ANEW = "what the backward pass recomputes and multiplies"
 """What is told of, in words."""
 Factors = list[tuple[torch.Tensor, torch.Tensor]]
 
