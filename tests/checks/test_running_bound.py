@@ -205,7 +205,8 @@ def outcome_with(monkeypatch, lost="", change=None, kernel="rms_norm_triton"):
         def changed(subject, case, *, experiment, **options):
             seen = run(subject, case, experiment=experiment, **options)
             outputs = change(experiment, dict(seen.outputs)) if change else seen.outputs
-            return replace(seen, outputs=outputs, found=replace(seen.found, lost=lost or seen.found.lost))
+            told = {"lost": lost, "how_lost": lost} if lost else {}
+            return replace(seen, outputs=outputs, found=replace(seen.found, **told))
 
         monkeypatch.setattr(examining.runner, "run", changed)
         found = examining.judge(case)[0]

@@ -106,8 +106,9 @@ def bounded(session: Session, **options: object) -> list[Outcome]:
     misshapen = _misshapen(session, seen, gradients=bool(options["gradients"])) if session.op.own else []
     if session.op.own:  # of other ops forward_error and gradient say so
         misshapen += session.contradictions(seen.found_as(ShadowedRun).code)
-    if lost := seen.found_as(ShadowedRun).lost:
-        return [*misshapen, _nothing(lost) if alone else _lost(session, lost)]
+    run = seen.found_as(ShadowedRun)
+    if run.lost:
+        return [*misshapen, _nothing(run.lost) if alone else _lost(session, run)]
     outcomes: list[Outcome] = []
     for name in _comparable(session, seen):
         if name not in {o.output for o in misshapen}:
@@ -135,9 +136,8 @@ def _experiment(session: Session, name: str) -> str:
     return f"verifier.checks.support.running_bound_run:{name}"
 
 
-def _lost(session: Session, where: str) -> Outcome:
-    kind = where.partition(" at ")[0]
-    text = f"no running bound: the machine lost track of values ({kind})"
+def _lost(session: Session, run: ShadowedRun) -> Outcome:
+    text = f"no running bound: the machine lost track of values ({run.how_lost})"
     # Results of an own specification in other layouts are judged nowhere else.
     return Outcome(
         verdict=Verdict.SKIPPED, message=text, measured=Measured(seen=text), doubtful=session.op.own

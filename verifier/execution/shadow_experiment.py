@@ -43,13 +43,14 @@ def run_with_arithmetic(
         return seen, opened
 
 
-def lost(counters: Counters) -> str:
-    """Return where shadows were lost, in words; empty if nowhere."""
+def lost(counters: Counters, *, with_lines: bool = True) -> str:
+    """Return where shadows were lost, in words; empty if nowhere. with_lines: name lines of the source."""
     reasons = []
     if counters.desynchronised:
         reasons.append(f"{counters.desynchronised} values were changed as integers, by bits or by atomics")
     if counters.broken:
-        reasons.append(f"integer operations on floats at {', '.join(sorted(counters.broken)[:4])}")
+        lines = f" at {', '.join(sorted(counters.broken)[:4])}" if with_lines else ""
+        reasons.append(f"integer operations on floats{lines}")
     if counters.uncovered:
         reasons.append(f"torch operations without a rule: {', '.join(sorted(counters.uncovered))}")
     return "; ".join(reasons)

@@ -317,4 +317,4 @@ def bounds(subject: Subject, case: Case, *, backend: Backend, gradients: bool) -
     without = ", ".join(sorted(slots.counters.uncovered))
     lost = f"torch operations without a rule: {without}" if without else ""
     # A polynomial that stands for a function is torch's own, and measured as the function that it stands for.
-    return Observation(status="ok", outputs=found, found=ShadowedRun(lost=lost))
+    return Observation(status="ok", outputs=found, found=ShadowedRun(lost=lost, how_lost=lost))

@@ -35,11 +35,13 @@ _WHOLE = 1 << 20
 class ShadowedRun:
     """What is known of a run with shadows.
 
-    lost: where they were lost, in words. code: what is known of the code that was executed. constants: what
-    the code may hold of a polynomial (see `may_be_a_coefficient`).
+    lost: where they were lost, in words; how_lost: the same without lines of the source. code: what is known
+    of the code that was executed. constants: what the code may hold of a polynomial (see
+    `may_be_a_coefficient`).
     """
 
     lost: str
+    how_lost: str = ""
     code: CompiledCode | None = None
     constants: tuple[float, ...] = ()
 
@@ -143,5 +145,7 @@ def _run_with_shadows(
         if tensor is not None and tensor.is_floating_point() and tensor.numel():
             shadows = opened.slots.get(tensor)
             found[f"{name}|{word}"] = torch.from_numpy(np.array(shadows, dtype=np.float64))
-    known = ShadowedRun(lost=lost(opened.slots.counters), code=seen.compiled)
+    counters = opened.slots.counters
+    how = lost(counters, with_lines=False)
+    known = ShadowedRun(lost=lost(counters), how_lost=how, code=seen.compiled)
     return Observation(status="ok", outputs=found, found=known)
