@@ -80,7 +80,6 @@ GPU = "cuda"
 """As torch names the type of device that subjects think they run on, whatever the backend."""
 MANY_ROWS = (max(PROCESSORS.values()) + 1, 5)
 """Rows and columns of the case in which each multiprocessor has a row, as far as launches go by them."""
-_NOT_ASKED = "the wrapper does not read the number of multiprocessors"
 
 
 def plan(subject: Subject, op: Op) -> Plan:
@@ -281,8 +280,8 @@ def experiment(
     seen = tried_in_turn(subject, case, backend, ways, gradients=gradients)
     if not isinstance(seen.found, Attempts):
         return seen
-    asked = tuple(a for a in seen.found.tried if a.excused != _NOT_ASKED)
-    return replace(seen, found=replace(seen.found, tried=asked))
+    concerning = tuple(attempt for attempt in seen.found.tried if attempt.concerns)
+    return replace(seen, found=replace(seen.found, tried=concerning))
 
 
 def _with_processors(
@@ -291,7 +290,7 @@ def _with_processors(
     """Call on a device of another size, unless no call before has read its size."""
     before = backend.asked_processors()
     if not before:
-        return Shown(excused=_NOT_ASKED)
+        return Shown(concerns=False)
     # Poisoned: where nothing is written, the results of the call before may lie.
     with backend.varied(multiprocessors=number), fresh_memory("nan"):
         call = lay_out(subject, case, device=backend.device(), gradients=gradients)

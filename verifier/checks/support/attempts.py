@@ -80,12 +80,14 @@ class Shown:
 
     results: of one call or of several, each to be compared with the plain call's; those that are lacking are
     not. broken: results that are certainly wrong, by name, each with how.
-    excused: why it is right that there is nothing to compare, or nothing.
+    excused: why it is right that there is nothing to compare, or nothing. concerns: false where the demand is
+    about nothing that the subject does.
     """
 
     results: tuple[Results, ...] = ()
     broken: tuple[tuple[str, str], ...] = ()
     excused: str = ""
+    concerns: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,13 +95,14 @@ class Attempt:
     """One demand as it was tried.
 
     stopped: how it ended, if not well. broken: as of `Shown`. differing: how bits of results differ from the
-    plain call's, by name.
+    plain call's, by name. concerns: as of `Shown`.
     """
 
     demand: str
     stopped: Observation | None = None
     broken: tuple[tuple[str, str], ...] = ()
     excused: str = ""
+    concerns: bool = True
     differing: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -156,7 +159,15 @@ def tried_in_turn(
                 if how is not None and _form(usual[name]) == _form(results[name]):
                     found.setdefault(name, how)
                     outputs.setdefault(key(demand, name), results[name])
-        attempts.append(Attempt(demand=demand, broken=tuple(broken), excused=shown.excused, differing=found))
+        attempts.append(
+            Attempt(
+                demand=demand,
+                broken=tuple(broken),
+                excused=shown.excused,
+                concerns=shown.concerns,
+                differing=found,
+            )
+        )
 
     if first_as:
         compare(first_as, first, again.results[0])
