@@ -20,6 +20,7 @@ from strategies.values import Values
 from verifier import Domain, load
 from verifier.audit import examination as audits
 from verifier.audit.examination import Examination
+from verifier.audit.reach_of_subjects import reach_of_lines
 from verifier.audit.request import BUDGETS
 from verifier.audit.search import Budget
 from verifier.audit.sweep import sweep
@@ -137,6 +138,8 @@ def test_the_corrected_layer_norm_passes_forward_and_says_what_of_it_is_not_judg
     (left_out,) = [o for o in outcomes if o.verdict is Verdict.SKIPPED]
     assert left_out.message.startswith("gradients of huge tensors are not judged: ")
     assert "a grid of (1024, 1, 1) does not follow the rows (kernel _backward_rows)" in left_out.message
+    # In a tensor of fewer rows the same grid does, and its blocks have several.
+    assert {o.output for o in outcomes} >= {"output", "grad_input", "grad_weight", "grad_bias"}
 
 
 def test_the_corrected_layer_norm_without_its_cast_is_found():
@@ -246,6 +249,61 @@ def test_a_kernel_that_goes_through_all_rows_is_not_waited_for():
     (left_out,) = [o for o in found if o.verdict is Verdict.SKIPPED]
     assert "not finished after 2000 steps" in left_out.message
     assert verdicts_of(found) == {("output", Verdict.PASS), ("", Verdict.SKIPPED)}
+
+
+RMS_NORM = KERNELS / "rms_norm_triton.py"
+CHUNK = "for row in range(program * chunk, tl.minimum((program + 1) * chunk, rows)):"
+LONG_ROWS = 32769
+"""Columns from which on the kernel takes a row of float16 in tiles."""
+
+
+def in_blocks_of_several_rows(subject, columns):
+    recipe = Recipe(
+        rows=LOOKED_AT, columns=columns, weight=Values(seed=1), input=Values(), grad_output=Values(seed=2)
+    )
+    case = build(op("rms_norm"), subject, "float16", recipe, gradients=True)
+    with machine(poison=0xFF):
+        return examination(subject, "huge_extents", "float16", "machine").judge(case)[0]
+
+
+def test_all_loops_of_a_kernel_with_a_bounded_grid_turn_more_than_once():
+    subject = subject_of(RMS_NORM)
+    with machine_runner() as runner:
+        examining = Examination(
+            subject=subject,
+            check_name="huge_extents",
+            dtype="float16",
+            runner=runner,
+            budget=Budget(cases=BUDGETS["quick"]),
+        )
+        line = examining.run()
+    assert not line.findings
+    (reach,) = reach_of_lines([line], [(str(subject.path), subject.name)])
+    assert reach.functions == (8, 8)
+    assert reach.loops == (7, 7)
+
+
+@pytest.mark.parametrize(
+    ("sum_of", "columns", "extent"),
+    [("d * (value * tl.load(rstds + row))", LONG_ROWS, 131), ("d * hat", COLUMNS, 4099)],
+    ids=["rows in tiles", "rows in one tile"],
+)
+def test_a_block_that_keeps_the_last_of_its_rows_alone_is_found(sum_of, columns, extent):
+    found = in_blocks_of_several_rows(
+        planted({f"part_dw += {sum_of}": f"part_dw = {sum_of}"}, RMS_NORM), columns
+    )
+    (failed,) = [o for o in found if o.verdict is not Verdict.PASS and o.verdict is not Verdict.SKIPPED]
+    assert (failed.verdict, failed.output) == (Verdict.FAIL, "grad_weight")
+    assert failed.message.endswith(f"in chosen rows of a tensor of {extent} x {columns}")
+
+
+def test_rows_of_a_block_that_lie_apart_are_no_finding():
+    # As many blocks as if each had neighbouring rows: blocks that were chosen so have other rows.
+    strided = "for row in range(program, rows, tl.num_programs(0).to(tl.int64)):"
+    head = f"    part_dw = tl.zeros((BLOCK,), ACCUMULATE)\n    {CHUNK}\n"
+    change = {f"{head}        rstd": f"{head.replace(CHUNK, strided)}        rstd"}
+    found = in_blocks_of_several_rows(planted(change, RMS_NORM), COLUMNS)
+    assert {o.verdict for o in found} == {Verdict.PASS, Verdict.SKIPPED}
 
 
 TICKETS = {

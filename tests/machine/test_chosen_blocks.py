@@ -34,7 +34,7 @@ def test_blocks_of_many_rows_are_known_where_there_are_as_many_of_them():
     assert followed("k", (64, 1, 1), many, 0).axis is None
 
 
-@pytest.mark.parametrize("grid", [(131, 131, 1), (5000, 1, 1), (70, 70, 1)])
+@pytest.mark.parametrize("grid", [(131, 131, 1), (9000, 1, 1), (95, 95, 1)])
 def test_no_rows_are_chosen_in_a_grid_that_does_not_divide_them_along_one_axis(grid):
     with pytest.raises(RowsNotFollowedError, match="does not follow the rows"):
         followed("k", grid, ROWS, 0)
@@ -58,6 +58,6 @@ def test_a_grid_that_follows_rows_in_another_way_than_before_is_refused():
 
 
 def test_what_would_be_too_many_blocks_is_refused():
-    grid = (5000, 131, 1)
+    grid = (9000, 131, 1)
     with pytest.raises(RowsNotFollowedError):
         numbers_of(followed("k", grid, ROWS, 0), grid, ROWS)

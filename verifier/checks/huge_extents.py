@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
-from strategies.layouts import Layout
-from strategies.placement import Placed
 from verifier.arithmetic.trees.tree import any_order
 from verifier.cases.plan import Plan
 from verifier.cases.recipe import has_room
 from verifier.checks.support.bits import differing
+from verifier.checks.support.chosen_rows import SeenOfChosen
 from verifier.checks.support.output_verdict import judge
 from verifier.checks.support.session import Session, gradient_names, result_names
-from verifier.checks.support.untouched_pages import untouched_pages
-from verifier.execution.backend import Backend, Power
+from verifier.execution.backend import Power
 from verifier.execution.backends import can
-from verifier.execution.call_subject import execute
-from verifier.machine.device.lazy_tensors import LazyTensors
-from verifier.machine.device.tensor_places import put
-from verifier.machine.model import ChosenRows
+from verifier.machine.execute.chosen_blocks import FollowedRows
 from verifier.ops import Op
 from verifier.ops.unknown import NO_BOUND
 from verifier.records.case import Case
 from verifier.records.observation import Observation
-from verifier.records.subject import PARAMETERS, Subject
+from verifier.records.subject import Subject
 from verifier.records.verdict import Measured, Outcome, Verdict
 
 NAME = "huge_extents"
@@ -38,7 +33,7 @@ NEEDS_A_NORM = f"{NO_BOUND}, however many rows there are"
 DEMANDS = (
     "first, last and middle rows of contiguous tensors of more than 2^31 elements are within their bounds,"
     " and so are sums over these rows and zeros, where blocks of other rows can be left out without changing"
-    " them"
+    " them; where a grid is bounded, those of a tensor whose blocks have several rows each"
 )
 WHY = (
     "a row number times a row length is a 32-bit product in most kernels, and a wrapper that makes its input"
@@ -67,6 +62,9 @@ PRIMES = (37, 131, 1031, 4099)
 have as many blocks by chance."""
 SMALL = 2**17
 """Elements of it, at most, where that leaves as many rows as the least of these numbers."""
+TALL = 2**22 + 2**17
+"""Elements, at most, of a tensor in which blocks of a bounded grid have several rows each: of rows of 32769,
+the first that a kernel with tiles of 64 KB of halves takes in two, 131 are as many."""
 MOST_CASES = 4
 _PROOFS = frozenset({"out_of_bounds", "misaligned"})
 """What the machine finds of a wrong offset. Whatever else ends a call may be due to blocks that were left
@@ -89,9 +87,9 @@ class ChosenExtents:
         return cls(extent=second + 8, rows=rows)
 
     @classmethod
-    def few(cls, columns: int, places: int = LOOKED_AT) -> ChosenExtents:
-        """Return those of a small tensor."""
-        extent = next((n for n in reversed(PRIMES) if n * columns <= SMALL + 2**12), PRIMES[0])
+    def few(cls, columns: int, places: int = LOOKED_AT, most: int = SMALL + 2**12) -> ChosenExtents:
+        """Return those of a small tensor, of `most` elements if the least of the numbers is not more."""
+        extent = next((n for n in reversed(PRIMES) if n * columns <= most), PRIMES[0])
         further = tuple(range(2, places - LOOKED_AT + 2))
         return cls(extent=extent, rows=(0, 1, *further, extent // 2, extent // 2 + 1, extent - 2, extent - 1))
 
@@ -188,7 +186,8 @@ def check(session: Session) -> list[Outcome]:
     if _most_rows(session.subject) < huge.extent * (rows // places):
         return []
     backward = bool(session.op.differentiable) and session.subject.differentiable
-    left_out = []
+    left_out: list[Outcome] = []
+    tall: list[Outcome] = []
     for gradients in (True, False) if backward else (False,):
         what = "gradients" if gradients else "rows"
         small, reason = _small(session, gradients)
@@ -198,17 +197,32 @@ def check(session: Session) -> list[Outcome]:
         seen = _run(session, huge, gradients=gradients, alone=True, as_before=small.followed)
         if why := _untold(seen, small.followed) or _dependent(session, gradients, small):
             left_out.append(_not_judged(what, why))
+            if not tall and _is_bounded(seen, small):
+                tall = _tall_judged(session, small, gradients)
             continue
-        where = f"in chosen rows of a tensor of {huge.extent} x {math.prod(shape) // places}"
-        if seen.status != "ok":
-            seen = replace(seen, message=f"{seen.message}; {where}")
-        session.accept(seen)
+        session.accept(_told_where(seen, session, huge))
         judged = [*_judged(session, seen), *_sums_judged(session, seen, small)]
-        told = (
-            replace(o, message=f"{o.message}, {where}") if o.verdict is Verdict.FAIL else o for o in judged
-        )
-        return [*left_out, *told]
-    return left_out[-1:]
+        return [*left_out, *tall, *_with_place(judged, session, huge)]
+    # What passes in tall tensors alone says nothing of huge ones.
+    return [*(o for o in tall if o.verdict is Verdict.FAIL), *left_out[-1:]]
+
+
+def _where(session: Session, extents: ChosenExtents) -> str:
+    columns = session.case.elements // _places(session.case)
+    return f"in chosen rows of a tensor of {extents.extent} x {columns}"
+
+
+def _told_where(seen: Observation, session: Session, extents: ChosenExtents) -> Observation:
+    """Add to what ended an execution in which tensor it was."""
+    if seen.status == "ok":
+        return seen
+    return replace(seen, message=f"{seen.message}; {_where(session, extents)}")
+
+
+def _with_place(judged: Sequence[Outcome], session: Session, extents: ChosenExtents) -> list[Outcome]:
+    """Add to failures in which tensor they are."""
+    where = _where(session, extents)
+    return [replace(o, message=f"{o.message}, {where}") if o.verdict is Verdict.FAIL else o for o in judged]
 
 
 def _offset_of_last(shape: Sequence[int], axis: int) -> int:
@@ -231,17 +245,68 @@ def _sums_judged(session: Session, seen: Observation, small: _Small) -> list[Out
     """
     if not small.sums:
         return []
+    reason = _sums_dependent(session, small)
+    return [_not_judged("sums of columns", reason)] if reason else _in_any_order(session, seen, small.sums)
+
+
+def _sums_dependent(session: Session, small: _Small) -> str:
+    """Say why sums over chosen rows of a small tensor are not those over all rows, of zeros but for these."""
     zeros = _run(session, _few(session), gradients=True, alone=False, filled=False)
     if zeros.status != "ok":
-        return [_not_judged("sums of columns", f"a small tensor is not computed: {zeros.message}")]
+        return f"a small tensor is not computed: {zeros.message}"
     words = "with all blocks of a small tensor and with those of its rows that are not zero"
     texts = [t for n in small.sums if (t := differing(n, zeros.outputs, small.outputs, words))]
-    if texts:
-        return [_not_judged("sums of columns", f"blocks depend on each other ({texts[0]})")]
+    return f"blocks depend on each other ({texts[0]})" if texts else ""
+
+
+def _in_any_order(session: Session, seen: Observation, names: tuple[str, ...]) -> list[Outcome]:
     trees = replace(session.subject.claim.trees, columns=any_order())
     in_any_order = replace(session, subject=session.subject.differing(trees=trees))
     in_any_order.accept(seen)
-    return judge(in_any_order.truth, seen, small.sums)
+    return judge(in_any_order.truth, seen, names)
+
+
+def _is_bounded(seen: Observation, small: _Small) -> bool:
+    """Whether a grid follows the rows of a small tensor, and not those of a huge one."""
+    before = seen.found.followed if isinstance(seen.found, SeenOfChosen) else ()
+    asked = small.followed[len(before) : len(before) + 1]
+    return seen.status == "undecided" and any(_rows_per_block(one) for one in asked)
+
+
+def _rows_per_block(known: object) -> int:
+    """Return how many rows a block has in a grid that follows them, 0 in others."""
+    return known.rows_per_block if isinstance(known, FollowedRows) and known.axis is not None else 0
+
+
+def _tall_judged(session: Session, small: _Small, gradients: bool) -> list[Outcome]:
+    """Judge chosen rows of a tensor in which blocks have more rows each than in a small one, if there is any.
+
+    Its grids bring loops over rows to turn again. Whether blocks of so many rows may be left out no smaller
+    tensor has shown: what fails has to fail with all of them, too, and only then is a sum asked for more.
+    """
+    places = _places(session.case)
+    tall = ChosenExtents.few(session.case.elements // places, places, TALL)
+    if tall == _few(session) or _most_rows(session.subject) < tall.extent * (session.case.rows // places):
+        return []
+    seen = _run(session, tall, gradients=gradients, alone=True)
+    if seen.status == "ok":
+        rows, before = ([*map(_rows_per_block, one)] for one in (seen.found.followed, small.followed))
+        if not any(now > then for now, then in zip(rows, before, strict=False)):
+            return []
+    elif seen.aftermath.machine_finding not in _PROOFS:
+        return []
+    judged = _tall_outcomes(session, seen, tall, small)
+    if any(o.verdict is Verdict.FAIL for o in judged):
+        seen = _run(session, tall, gradients=gradients, alone=False, filled=False)
+        whole = seen.status == "ok" and not (gradients and small.sums and _sums_dependent(session, small))
+        judged = _tall_outcomes(session, seen, tall, small) if whole else []
+    return [o for o in judged if o.verdict in {Verdict.PASS, Verdict.FAIL}]
+
+
+def _tall_outcomes(session: Session, seen: Observation, tall: ChosenExtents, small: _Small) -> list[Outcome]:
+    session.accept(_told_where(seen, session, tall))
+    sums = _in_any_order(session, seen, small.sums) if small.sums else []
+    return _with_place([*_judged(session, seen), *sums], session, tall)
 
 
 def _untold(seen: Observation, known: object) -> str:
@@ -255,14 +320,6 @@ def _untold(seen: Observation, known: object) -> str:
 def _not_judged(what: str, reason: str) -> Outcome:
     text = f"{what} of huge tensors are not judged: {reason}"
     return Outcome(verdict=Verdict.SKIPPED, message=text, measured=Measured(seen=text))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Chosen:
-    """How grids followed the rows, and which results have as many rows."""
-
-    followed: tuple[object, ...]
-    with_rows: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,7 +371,7 @@ def _run(session: Session, extents: ChosenExtents, **settings: object) -> Observ
     return session.run(
         session.subject,
         session.case,
-        experiment="verifier.checks.huge_extents:experiment",
+        experiment="verifier.checks.support.chosen_rows:experiment",
         extent=extents.extent,
         rows=extents.rows,
         axis=row_axis(session.case.input_shape, session.case.rows, session.case.columns),
@@ -323,113 +380,7 @@ def _run(session: Session, extents: ChosenExtents, **settings: object) -> Observ
     )
 
 
-def experiment(
-    subject: Subject,
-    case: Case,
-    *,
-    backend: Backend,
-    gradients: bool,
-    extent: int,
-    rows: tuple[int, ...],
-    axis: int,
-    each: int,
-    alone: bool,
-    filled: bool | None = None,
-    as_before: tuple[object, ...] | None = None,
-) -> Observation:
-    """Execute on a tensor of `extent` rows that has the case's at `rows`; runs in the child.
-
-    axis: of the input, along which its rows lie. each: how many rows a place of it has. alone: run the
-    blocks of these rows alone, where grids follow the rows. filled: whether the others hold numbers, so that
-    a row on which they have an influence differs, or zeros; as the blocks that run, unless it is said.
-    as_before: how grids have to follow the rows. Of the results, those that have rows are returned with these
-    rows alone, and others as they are.
-    """
-    placer = _Placer(extent=extent, rows=rows, axis=axis, filled=not alone if filled is None else filled)
-    every = tuple(row * each + number for row in rows for number in range(each))
-    chosen = ChosenRows(extent=extent * each, rows=every, as_before=as_before) if alone else None
-    with backend.varied(chosen_rows=chosen), LazyTensors():  # type: ignore[no-untyped-call]
-        seen = execute(subject, case, backend=backend, gradients=gradients, placer=placer)
-    along = {n: axis_of(t.shape, extent, axis) for n, t in seen.outputs.items() if t is not None}
-    outputs = {name: _at(t, rows, along.get(name)) for name, t in seen.outputs.items()}
-    for name, t in seen.outputs.items():  # a statistic of each row of a sample
-        if t is not None and each > 1 and t.shape == (extent * each,):
-            outputs[name], along[name] = _at(t, every, 0), 0
-    with_rows = tuple(name for name, a in along.items() if a is not None)
-    found = _Chosen(followed=backend.followed(), with_rows=with_rows)
-    return replace(seen, outputs=outputs, found=found)
-
-
-def axis_of(shape: Sequence[int], rows: int, axis: int) -> int | None:
-    """Return along which axis a tensor has rows if those of the input lie along `axis`; None if it has none.
-
-    Where rows are channels, a tensor of one axis has one number of each.
-    """
-    of_this = 0 if len(shape) == 1 else axis
-    return of_this if len(shape) > of_this and shape[of_this] == rows else None
-
-
-def _at(tensor: torch.Tensor | None, rows: Sequence[int], axis: int | None) -> torch.Tensor | None:
-    """Return these rows of a tensor, or all of it if it has none."""
-    if tensor is None or axis is None:
-        return tensor
-    return torch.stack([tensor.select(axis, row) for row in rows], dim=axis)
-
-
 def _rows_of(seen: Observation) -> dict[str, torch.Tensor | None]:
     """Return the results that have rows; what else comes of an execution that found something is none."""
-    names = seen.found.with_rows if isinstance(seen.found, _Chosen) else ()
+    names = seen.found.with_rows if isinstance(seen.found, SeenOfChosen) else ()
     return {name: seen.outputs[name] for name in names}
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowsPlaced:
-    """A tensor of many rows, of which some have the values of a case."""
-
-    tensor: torch.Tensor
-    values: torch.Tensor
-    rows: tuple[int, ...]
-    axis: int
-
-    def damage(self) -> Iterator[str]:
-        """Watch no other rows: looking would commit them all."""
-        yield from ()
-
-    def value_damage(self) -> Iterator[str]:
-        """Say whether the values were written."""
-        now = _at(self.tensor.detach(), self.rows, self.axis)
-        assert now is not None
-        if not torch.equal(now, self.values):
-            yield "its values changed"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Placer:
-    """Puts tensors with rows into memory that is committed on touch, all others where they usually are."""
-
-    extent: int
-    rows: tuple[int, ...]
-    axis: int
-    filled: bool
-
-    def __call__(
-        self, name: str, layout: Layout, values: torch.Tensor, *, guard_elements: int, poison: str
-    ) -> Placed | RowsPlaced:
-        """Return the tensor with its values in place."""
-        axis = axis_of(values.shape, len(self.rows), self.axis)
-        if axis is None or (name in PARAMETERS and self.axis == 0):
-            return layout.place(values, guard_elements=guard_elements, poison=poison)
-        tensor = _pages(self.extent, values, axis)
-        if self.filled:
-            generator = torch.Generator().manual_seed(0)
-            tensor.copy_(torch.randn(tensor.shape, generator=generator))
-        for row, value in zip(self.rows, values.unbind(axis), strict=True):
-            tensor.select(axis, row).copy_(value)
-        return RowsPlaced(tensor=tensor, values=values.clone(), rows=self.rows, axis=axis)
-
-
-def _pages(extent: int, values: torch.Tensor, axis: int) -> torch.Tensor:
-    """Return zeros of `extent` rows, of which pages exist once they are written."""
-    shape = (*values.shape[:axis], extent, *values.shape[axis + 1 :])
-    octets = torch.Size(shape).numel() * values.dtype.itemsize
-    return put(torch.frombuffer(untouched_pages(octets), dtype=values.dtype), values.device).view(shape)

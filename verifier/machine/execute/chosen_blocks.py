@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MOST_ROWS, MOST_ROWS_OF_MANY = 16, 64
 """Rows of a block, at most, and of one of at least as many blocks: blocks of more may as well go through all
 rows in steps."""
-_MOST_BLOCKS = 1 << 12
+_MOST_BLOCKS = 1 << 13
 MOST_STEPS = 2000
 """Basic blocks that a grid may run whole beside a huge tensor: one that goes through all its rows runs more,
 and is not waited for."""
