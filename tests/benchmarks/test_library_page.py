@@ -76,18 +76,68 @@ def test_what_nothing_confirms_is_not_printed(libraries, tmp_path, capsys):
         (("PASS", "SKIPPED"), "PASS"),
         (("PASS", "UNDECIDED"), "UNDECIDED: modes"),
         (("FAIL", "UNDECIDED"), "FAIL; UNDECIDED: modes"),
+        (("UNDECIDED", "CRASH"), "CRASH; UNDECIDED: finite"),
+        (("CRASH", "FAIL"), "CRASH; FAIL"),
+        (("PASS", "NO_THEOREM"), "NO_THEOREM: modes"),
     ],
 )
 def test_a_check_that_is_undecided_is_named_beside_the_verdict(libraries, verdicts, shown):
     lines = [
         {
             "subject": "a", "dtype": "float32", "check": check, "verdict": verdict, "outputs": {},
-            "unexpected": int(verdict == "FAIL"), "known": 0,
+            "unexpected": int(verdict in {"FAIL", "CRASH"}), "known": 0,
         }
         for check, verdict in zip(("finite", "modes"), verdicts, strict=True)
     ]  # fmt: skip
     report = {"subjects": [{"subject": "a", "op": "rms_norm"}], "reach": [], "lines": lines}
     assert [row[3] for row in libraries._rows(report)] == [shown]
+
+
+def test_a_norm_of_which_nothing_ran_has_no_verdict_and_a_reason(libraries):
+    line = {
+        "subject": "a", "dtype": "float32", "check": "finite", "verdict": "SKIPPED", "outputs": {},
+        "unexpected": 0, "known": 0, "skipped": "cuda: torch sees no CUDA device here",
+    }  # fmt: skip
+    report = {"subjects": [{"subject": "a", "op": "rms_norm"}], "reach": [], "lines": [line]}
+    assert not list(libraries._rows(report))
+    assert dict(libraries._not_run(report)) == {"a": "cuda: torch sees no CUDA device here"}
+
+
+def test_what_of_the_kernels_did_not_run_is_named_with_the_reason(libraries):
+    place = {"file": "a.py", "function": "kernel", "line": 3, "kind": "loop"}
+    lacking = [
+        {**place, "why": "its head lets it turn at most once at every shape"},
+        {**place, "line": 9, "why": "not seen to turn more than once, though it turns again at some shapes"},
+        {**place, "kind": "line", "why": "not run"},
+    ]
+    left_out = [{"shape": "(1 x 2)", "seconds": 0.5}, {"shape": "(1 x 65537)", "seconds": 9.2}]
+    reach = [{"subject": "a", "lacking": lacking, "left_out": left_out}]
+    told = dict(libraries._not_run({"lines": [], "reach": reach}))
+    assert told == {
+        "a, loop `kernel` (a.py:3)": lacking[0]["why"],
+        "a, loop `kernel` (a.py:9)": f"{lacking[1]['why']}; no room for (1 x 65537), about 9 s",
+    }
+
+
+def test_a_defect_of_several_norms_is_told_once_and_confirmed_for_each(libraries, monkeypatch):
+    met = []
+    monkeypatch.setattr(libraries, "confirmed", lambda path: met.append(path.name) or "torch says so")
+    findings = [
+        {
+            "subject": name, "check": "memory", "dtype": dtype, "reason": "Lanes are undefined.",
+            "message": "it depends on one (source /srv/site/some/kernels.py:7)",
+            "case": f"kernels/libraries/witnesses/{name}.json#lanes.memory.{dtype}",
+            "arguments": {"eps": "1e-05"}, "tensors": {},
+        }
+        for name in ("a", "b") for dtype in ("float16", "float32")
+    ]  # fmt: skip
+    library = {"distribution": "some-kernels", "version": "1.0", "package": "some"}
+    (told,) = libraries._findings(findings, library)
+    assert "**a, b**, memory, float32, float16: Lanes are undefined.\n" in told
+    assert "- seen in a: it depends on one (source some/kernels.py:7)\n" in told
+    assert "- by other means: torch says so; of each of the 2 norms one case is confirmed so\n" in told
+    assert sorted(met) == ["a.json#lanes.memory.float32", "b.json#lanes.memory.float32"]
+    assert told.count("norm-verifier replay") == 1
 
 
 def test_what_the_page_tells_to_replay_is_there():

@@ -195,11 +195,29 @@ FOLLOWED = {
     "from package_of_kernels import entry; entry.launch(input)": {"backward"},
     "return Holder().impl(input)": {"forward"},
 }
+ASKS_FOR_A_DEVICE = """
+import torch
+if torch.cuda.get_device_properties(torch.cuda.current_device()).warp_size != 32:
+    raise ImportError("no other warps")
+from .inside import forward
+"""
+OF_TORCH_LIBRARY = """
+import torch
+from .inside import backward
+@torch.library.custom_op("package_of_kernels::norm", mutates_args=())
+def norm(x: torch.Tensor) -> torch.Tensor:
+    return backward[(1,)](x)
+"""
+FOLLOWED |= {
+    "from package_of_kernels.asks import forward; forward[(1,)](input)": {"forward"},
+    "from package_of_kernels.of_library import norm; norm(input)": {"backward"},
+}
 UNKNOWN = {
     "from package_of_kernels import entry; entry.by_name('forward')(input)": "getattr(inside, name)",
     "import importlib; importlib.import_module(input.name).forward(input)": "import_module(input.name)",
     "globals()[input.name](input); Holder()": "globals()[input.name]",
     "import torch; torch.ops.own.norm(input); Holder()": "torch.ops.own",
+    "from package_of_kernels.fails import forward; forward[(1,)](input)": "fails, which raises ValueError",
 }
 
 
@@ -209,6 +227,9 @@ def importer(folder, body):
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "inside.py").write_text(INSIDE)
+    (package / "asks.py").write_text(ASKS_FOR_A_DEVICE)
+    (package / "of_library.py").write_text(OF_TORCH_LIBRARY)
+    (package / "fails.py").write_text("raise ValueError('with or without a device')\n")
     (package / "entry.py").write_text(
         "from . import inside\n"
         "def launch(x):\n    from .inside import backward as chosen\n    return chosen[(1,)](x)\n"

@@ -14,7 +14,10 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
+import torch
+
 from verifier.machine.culprit import is_of_subjects
+from verifier.machine.in_force import current
 from verifier.subjects.function_nodes import node_of
 from verifier.subjects.process_settings import settings_kept
 
@@ -38,14 +41,30 @@ def imported_inside(function: FunctionType, own_file: str) -> Iterator[ModuleTyp
                 yield f"{function.__qualname__} imports {name} inside itself, which is not followed"
                 continue
             try:
-                with settings_kept():
-                    module = importlib.import_module(name)
+                module = _imported(name)
             except ImportError:
                 continue
             except (Exception, SystemExit) as error:
                 yield f"{function.__qualname__} imports {name}, which raises {type(error).__name__}"
         if module is not None:
             yield module
+
+
+def _imported(name: str) -> ModuleType:
+    """Import a module as a call of the subject does: where torch sees no device, on one that is played.
+
+    The first try is without, since not every subject runs where a device is played.
+    """
+    try:
+        with settings_kept():
+            return importlib.import_module(name)
+    except (Exception, SystemExit):
+        if current() is not None or torch.cuda.is_available():
+            raise
+    from verifier.machine import session
+
+    with session(), settings_kept():
+        return importlib.import_module(name)
 
 
 def computed_inside(function: FunctionType) -> Iterator[str]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Protocol, TypeGuard
 
+from torch._library.custom_ops import CustomOpDef
+
 from verifier.machine.culprit import is_of_subjects
 from verifier.subjects.cuda_source import CudaSource, Kernel, Launch
 from verifier.subjects.inner_imports import computed_inside, imported_inside
@@ -201,6 +203,8 @@ def _held(value: object, names: frozenset[str]) -> Iterator[object]:
         if _own_class(value):
             yield from list(vars(value).values())
             yield from value.__bases__
+    elif isinstance(value, CustomOpDef):  # of torch.library: it holds what was registered
+        yield from vars(value).values()
     elif hasattr(value, "__wrapped__"):
         yield value.__wrapped__
     elif _own_class(type(value)):
