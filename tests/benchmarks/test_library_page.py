@@ -24,15 +24,20 @@ def libraries(monkeypatch):
     return importlib.import_module("libraries")
 
 
+@pytest.fixture
+def other_means(libraries):
+    return importlib.import_module("other_means")
+
+
 @pytest.mark.parametrize("path", WITNESSES, ids=lambda path: path.name)
-def test_a_witness_is_confirmed_by_other_means(libraries, path):
+def test_a_witness_is_confirmed_by_other_means(other_means, path):
     if "#undefined-lanes" in path.name:  # its source is read
         package = next(
-            found for begin, (found, _) in libraries.SOURCES.items() if path.name.startswith(f"{begin}_")
+            found for begin, (found, _) in other_means.SOURCES.items() if path.name.startswith(f"{begin}_")
         )
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
-    assert re.search("torch|mpmath", libraries.confirmed(path))
+    assert re.search("torch|mpmath", other_means.confirmed(path))
 
 
 def test_no_witness_names_a_folder_of_the_machine_that_made_it():
@@ -40,30 +45,30 @@ def test_no_witness_names_a_folder_of_the_machine_that_made_it():
         assert not re.search(r"source /", file.read_text(encoding="utf-8")), file
 
 
-def test_an_offset_that_is_no_product_in_32_bits_is_not_confirmed(libraries):
+def test_an_offset_that_is_no_product_in_32_bits_is_not_confirmed(other_means):
     path = next(p for p in WITNESSES if "#rows-in-32-bits" in p.name)
     case, document = witness.load(path)
     said = document["message"]
     for message in (said.replace("offset -", "offset -1"), said.replace("block (1", "block (2"), "no offset"):
-        with pytest.raises(libraries.UncheckedError, match=r"times no stride|it says something else"):
-            libraries.CHECKS["rows-in-32-bits"](case, {**document, "message": message})
+        with pytest.raises(other_means.UncheckedError, match=r"times no stride|it says something else"):
+            other_means.CHECKS["rows-in-32-bits"](case, {**document, "message": message})
 
 
-def test_what_nothing_confirms_is_not_printed(libraries, tmp_path, capsys):
+def test_what_nothing_confirms_is_not_printed(libraries, other_means, tmp_path, capsys):
     path = WITNESSES[0]
-    with pytest.raises(libraries.UncheckedError, match="nothing here confirms it"):
-        libraries.confirmed(path.with_name(path.name.replace("#", "#other-")))
+    with pytest.raises(other_means.UncheckedError, match="nothing here confirms it"):
+        other_means.confirmed(path.with_name(path.name.replace("#", "#other-")))
     group = next(p for p in WITNESSES if "#sums-through-bfloat16" in p.name)
     case, document = witness.load(group)
-    with pytest.raises(libraries.UncheckedError, match="rounded to bfloat16"):
-        libraries.CHECKS["sums-through-bfloat16"](
+    with pytest.raises(other_means.UncheckedError, match="rounded to bfloat16"):
+        other_means.CHECKS["sums-through-bfloat16"](
             case, {**document, "seen": "grad_bias[1] is 1.5, exactly 1.25"}
         )
     overflowing = next(p for p in WITNESSES if "#sums-overflow" in p.name)
     small, document = witness.load(overflowing)
     small.tensors["input"].fill_(1.0)
-    with pytest.raises(libraries.UncheckedError, match="no sum overflows: the variance is"):
-        libraries.CHECKS["sums-overflow"](small, document)
+    with pytest.raises(other_means.UncheckedError, match="no sum overflows: the variance is"):
+        other_means.CHECKS["sums-overflow"](small, document)
     report = tmp_path / "report.json"
     report.write_text('{"libraries": [], "lines": [], "findings": []}')
     assert libraries.main([str(report), "--out", str(tmp_path / "page.md")]) == 0
@@ -75,9 +80,9 @@ def test_what_nothing_confirms_is_not_printed(libraries, tmp_path, capsys):
     [
         (("PASS", "SKIPPED"), "PASS"),
         (("PASS", "UNDECIDED"), "UNDECIDED: modes"),
-        (("FAIL", "UNDECIDED"), "FAIL; UNDECIDED: modes"),
-        (("UNDECIDED", "CRASH"), "CRASH; UNDECIDED: finite"),
-        (("CRASH", "FAIL"), "CRASH; FAIL"),
+        (("FAIL", "UNDECIDED"), "FAIL: finite; UNDECIDED: modes"),
+        (("UNDECIDED", "CRASH"), "CRASH: modes; UNDECIDED: finite"),
+        (("CRASH", "FAIL"), "CRASH: finite; FAIL: modes"),
         (("PASS", "NO_THEOREM"), "NO_THEOREM: modes"),
     ],
 )
@@ -100,7 +105,7 @@ def test_a_norm_of_which_nothing_ran_has_no_verdict_and_a_reason(libraries):
     }  # fmt: skip
     report = {"subjects": [{"subject": "a", "op": "rms_norm"}], "reach": [], "lines": [line]}
     assert not list(libraries._rows(report))
-    assert dict(libraries._not_run(report)) == {"a": "cuda: torch sees no CUDA device here"}
+    assert set(libraries._not_run(report)) == {("a", "", "cuda: torch sees no CUDA device here")}
 
 
 def test_what_of_the_kernels_did_not_run_is_named_with_the_reason(libraries):
@@ -110,13 +115,17 @@ def test_what_of_the_kernels_did_not_run_is_named_with_the_reason(libraries):
         {**place, "line": 9, "why": "not seen to turn more than once, though it turns again at some shapes"},
         {**place, "kind": "line", "why": "not run"},
     ]
-    left_out = [{"shape": "(1 x 2)", "seconds": 0.5}, {"shape": "(1 x 65537)", "seconds": 9.2}]
-    reach = [{"subject": "a", "lacking": lacking, "left_out": left_out}]
-    told = dict(libraries._not_run({"lines": [], "reach": reach}))
-    assert told == {
-        "a, loop `kernel` (a.py:3)": lacking[0]["why"],
-        "a, loop `kernel` (a.py:9)": f"{lacking[1]['why']}; no room for (1 x 65537), about 9 s",
-    }
+    reach = [{"subject": name, "lacking": lacking} for name in ("a", "b")]
+    told = list(libraries._by_reason(list(libraries._not_run({"lines": [], "reach": reach}))))
+    assert told == [f"- a, b, loop `kernel` (a.py:{one['line']}): {one['why']}" for one in lacking[:2]]
+
+
+def test_a_norm_in_a_dtype_of_which_there_is_no_report_is_named(libraries):
+    path = library_files()["liger"]
+    of_all = {name for name, _, _ in libraries._without_report(path, set())}
+    met = {*(of_all - {"liger_softmax"}), ("liger_softmax", "float16")}
+    left = [("liger_softmax", "in float32, bfloat16", "not audited")]
+    assert list(libraries._without_report(path, met)) == left
 
 
 def test_a_defect_of_several_norms_is_told_once_and_confirmed_for_each(libraries, monkeypatch):
