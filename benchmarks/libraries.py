@@ -162,11 +162,15 @@ def _without_report(path: str, met: AbstractSet[object]) -> Iterator[tuple[str, 
 
 
 def _by_reason(left: Sequence[tuple[str, str, str]]) -> Iterator[str]:
+    """Yield a line for each reason, of all norms and places that have it."""
     norms: dict[tuple[str, str], dict[str, None]] = {}
     for name, what, why in left:
         norms.setdefault((what, why), {})[name] = None
+    places: dict[tuple[str, str], list[str]] = {}
     for (what, why), names in norms.items():
-        yield f"- {', '.join(names)}{f', {what}' if what else ''}: {why}"
+        places.setdefault((", ".join(names), why), []).append(what)
+    for (who, why), whats in places.items():
+        yield f"- {', '.join([who, *filter(None, whats)])}: {why}"
 
 
 def _closest(outputs: Sequence[Document]) -> tuple[str, str]:

@@ -231,6 +231,30 @@ def _offset_in_32_bits(case: Case, document: Document) -> str:
     raise UncheckedError(f"{row} times no stride is {offset} bytes in 32 bits")
 
 
+def _late_copies(case: Case, _document: Document) -> str:
+    spec = importlib.util.find_spec("unsloth")
+    _demand(spec is not None and bool(spec.submodule_search_locations), "unsloth is not installed")
+    assert spec is not None
+    folder = Path(next(iter(spec.submodule_search_locations or ())))
+    text = (folder / "kernels/fused_add_rms_layernorm.py").read_text(encoding="utf-8")
+    between = re.search(r"r = tl\.load\(R \+ cols(.*?)variance = tl\.sum\(h \* h", text, re.DOTALL)
+    stores = re.search(r"tl\.store\(R \+ cols, [^\n]*", between[1]) if between else None
+    _demand(between is not None and stores is not None, "the residual is not overwritten before the sum")
+    assert between is not None
+    assert stores is not None
+    _demand("barrier" not in between[1], "a barrier stands behind the loads")
+    x, residual = (case.given[name].reshape(-1, case.columns)[:1] for name in ("input", "residual"))
+    added = x + residual
+    late = added.clone()
+    late[:, 32:] = x[:, 32:] + added[:, 32:]  # of the second warp
+    right, wrong = (one.double().square().sum().item() for one in (added, late))
+    _demand(right != wrong, "a late copy changes nothing")
+    return (
+        f"the source has {stores[0]} between the loads and the sum, and no barrier; in torch the squares "
+        f"sum to {right:.6g}, and to {wrong:.6g} if the copy of the second warp is late"
+    )
+
+
 CHECKS: dict[str, Callable[[Case, Document], str]] = {
     "lanes-beyond-the-row": _lanes_beyond_the_row,
     "sums-through-bfloat16": _sums_through_bfloat16,
@@ -246,6 +270,7 @@ CHECKS: dict[str, Callable[[Case, Document], str]] = {
     "no-rows": _no_rows,
     "offsets-in-32-bits": _offset_in_32_bits,
     "rows-in-32-bits": _offset_in_32_bits,
+    "late-copies": _late_copies,
 }
 """By the id of a known defect: what confirms it on its witness, and says how."""
 
