@@ -7,7 +7,7 @@ pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is 
 from attacked_kernels import refused
 from checks_support import machine_runner
 
-from verifier.checks.support.certify import certified
+from verifier.checks.support.certificate_at_shape import certified
 from verifier.commands.explain import case_for
 from verifier.records.certificate import Certificate
 from verifier.subjects.load_file import load

@@ -290,7 +290,9 @@ def _tall_judged(session: Session, small: _Small, gradients: bool) -> list[Outco
         return []
     seen = _run(session, tall, gradients=gradients, alone=True)
     if seen.status == "ok":
-        rows, before = ([*map(_rows_per_block, one)] for one in (seen.found.followed, small.followed))
+        rows, before = (
+            [*map(_rows_per_block, one)] for one in (seen.found_as(SeenOfChosen).followed, small.followed)
+        )
         if not any(now > then for now, then in zip(rows, before, strict=False)):
             return []
     elif seen.aftermath.machine_finding not in _PROOFS:
@@ -313,7 +315,7 @@ def _untold(seen: Observation, known: object) -> str:
     """Say why an execution on a huge tensor tells nothing, if so."""
     if seen.status == "ok":
         other = "grids follow the rows in another way than those of a small tensor"
-        return "" if seen.found_as(_Chosen).followed == known else other
+        return "" if seen.found_as(SeenOfChosen).followed == known else other
     return "" if seen.aftermath.machine_finding in _PROOFS else seen.message
 
 
@@ -337,7 +339,7 @@ def _small(session: Session, gradients: bool) -> tuple[_Small | None, str]:
     alone = _run(session, _few(session), gradients=gradients, alone=True)
     if alone.status != "ok":
         return None, f"blocks of a small tensor's rows do not run alone: {alone.message}"
-    found = alone.found_as(_Chosen)
+    found = alone.found_as(SeenOfChosen)
     if not found.followed:
         return None, "no kernel was launched"
     names = gradient_names(session.subject, session.op)
@@ -351,7 +353,7 @@ def _dependent(session: Session, gradients: bool, small: _Small) -> str:
     if whole.status != "ok":
         return f"a small tensor is not computed: {whole.message}"
     words = "with all blocks of a small tensor and with those of some rows"
-    names = dict.fromkeys((*whole.found_as(_Chosen).with_rows, *small.with_rows))
+    names = dict.fromkeys((*whole.found_as(SeenOfChosen).with_rows, *small.with_rows))
     texts = [t for name in names if (t := differing(name, whole.outputs, small.outputs, words))]
     return f"blocks depend on each other ({texts[0]})" if texts else ""
 
