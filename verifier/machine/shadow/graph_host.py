@@ -211,6 +211,8 @@ def _holds(kept: torch.dtype, given: object) -> bool:
 
     if not isinstance(given, torch.Tensor) or not given.is_floating_point() or kept == torch.bool:
         return True
+    if kept.is_complex:
+        return False
     limits = torch.iinfo(kept)
     whole = given.double().trunc()
     return bool(((whole >= float(limits.min)) & (whole < float(limits.max) + 1.0)).all())
