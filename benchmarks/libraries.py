@@ -36,7 +36,7 @@ REMARKS = {
     "_softmax_multi_block_backward_kernel": OF_SEVERAL_BLOCKS,
     "_group_norm_backward_kernel": OF_LONG_CHANNELS,
     "_rms_layernorm_backward_rows": "it does in more than 33792 rows of 33 to 64 columns, or 16896 of up to "
-    "128; with 33793 of 33, in float16, `gradient` passes",
+    "128; with 33793 of 33, in float16, `gradient` of unsloth_rms_norm_gemma passes",
 }
 """What is known of code that no shape was found for, by the function it is in."""
 SEARCHED = ("launched at no shape", "not seen to turn")
@@ -60,7 +60,8 @@ def page(reports: Sequence[Document], commits: Mapping[str, str]) -> Iterator[st
         "error that comes closest to its proved bound, of outputs and gradients, and that bound; of norms "
         "that no op describes it is the running bound of the compiled code. *checks*: so many had something "
         "to run. *reach*: functions that ran and loops that turned more than once, of those of the kernels; "
-        "what is lacking is named below the table."
+        "what is lacking is named below the table, as are declared norms that were not audited for this "
+        "page."
     )
     found = {_named(one): one for report in reports for one in parts(report, "libraries")}
     for name in sorted(found, key=lambda name: (name.split()[0], -len(reports_of(reports, name)), name)):
