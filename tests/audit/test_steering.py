@@ -7,11 +7,13 @@ from checks_support import KERNELS, examination, subject_of
 
 from verifier import Domain, subject
 from verifier.audit import sweep as sweeping
+from verifier.audit.examination import NEWS_BESIDES
 from verifier.audit.request import BUDGETS
 from verifier.audit.run_audit import select
-from verifier.audit.search import Budget
+from verifier.audit.search import STEERED_SECONDS, Budget
 from verifier.cases.plan import Plan
 from verifier.cases.priced_shape import Reaching
+from verifier.cases.steering import steering
 from verifier.records.planned_launches import DryRun, Planned
 
 SOFTMAX = subject_of(KERNELS / "softmax_torch.py")
@@ -151,3 +153,14 @@ def test_checks_that_try_a_few_shapes_do_so_in_the_first_dtype_that_is_asked_for
     one = examination(subject_of(kernel), job.check, job.dtype, "machine", first_dtype=job.first_dtype)
     _, search, _ = one._prepared
     assert (job.dtype, bool(search.steering.shapes)) == ("float32", there)
+
+
+def test_the_smallest_budget_has_room_for_rows_in_tiles_behind_a_kernel_of_whole_rows():
+    pytest.importorskip("triton")
+    found = sweeping.sweep(subject_of(KERNELS / "rms_norm_tiled_triton.py"), "float16", "machine")
+    cases, seconds = Budget(cases=BUDGETS["quick"]).steered
+    assert seconds == STEERED_SECONDS["quick"]
+    chosen = steering((), found.whole, cases=cases, seconds=seconds, for_news=NEWS_BESIDES).shapes
+    longest = max(shape.columns for shape in found.whole if shape.shows)
+    assert longest > 2**15  # a second tile of half-precision rows
+    assert longest in {shape.columns for shape in chosen}

@@ -32,8 +32,11 @@ SHORT_SECONDS = 60.0
 """Of one line: in less time a compiled kernel meets few shapes."""
 VARIED_AT_LEAST = {True: (6, 8.0), False: (24, 30.0)}
 """Cases and seconds besides for long shapes tried otherwise, of a search by bounds that is quick, or not."""
-NEWS_BESIDES = 6.5
-"""Seconds that it has besides for shapes where a kernel runs, or a loop turns again, for the first time."""
+NEWS_BESIDES = 11.1
+"""Seconds that it has besides for shapes where a kernel runs, or a loop turns again, for the first time.
+
+Estimated ones, of which most are compilations: these take half as long, and nothing in a later audit.
+"""
 CODE_SHOWN_BY = ("forward_error", "gradient")
 """Checks whose lines say what the compiled code consists of: forward, and forward and backward."""
 UNCLAIMED = "nothing is claimed, so no bound applies: `norm-verifier describe` proposes variance= or formula="

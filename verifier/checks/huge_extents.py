@@ -17,7 +17,6 @@ from verifier.checks.support.output_verdict import judge
 from verifier.checks.support.session import Session, gradient_names, result_names
 from verifier.execution.backend import Power
 from verifier.execution.backends import can
-from verifier.machine.execute.chosen_blocks import FollowedRows
 from verifier.ops import Op
 from verifier.ops.unknown import NO_BOUND
 from verifier.records.case import Case
@@ -65,6 +64,8 @@ SMALL = 2**17
 TALL = 2**22 + 2**17
 """Elements, at most, of a tensor in which blocks of a bounded grid have several rows each: of rows of 32769,
 the first that a kernel with tiles of 64 KB of halves takes in two, 131 are as many."""
+TALL_PRIMES = (*PRIMES[:2], 263, 521, 1031, 2053, 4099)
+"""Rows of such a tensor: a little more than a grid may be bounded by."""
 MOST_CASES = 4
 _PROOFS = frozenset({"out_of_bounds", "misaligned"})
 """What the machine finds of a wrong offset. Whatever else ends a call may be due to blocks that were left
@@ -87,9 +88,19 @@ class ChosenExtents:
         return cls(extent=second + 8, rows=rows)
 
     @classmethod
-    def few(cls, columns: int, places: int = LOOKED_AT, most: int = SMALL + 2**12) -> ChosenExtents:
-        """Return those of a small tensor, of `most` elements if the least of the numbers is not more."""
-        extent = next((n for n in reversed(PRIMES) if n * columns <= most), PRIMES[0])
+    def few(cls, columns: int, places: int = LOOKED_AT) -> ChosenExtents:
+        """Return those of a small tensor."""
+        return cls._at_most(SMALL + 2**12, PRIMES, columns, places)
+
+    @classmethod
+    def tall(cls, columns: int, places: int = LOOKED_AT) -> ChosenExtents:
+        """Return those of a tensor in which blocks of a bounded grid have several rows each."""
+        return cls._at_most(TALL, TALL_PRIMES, columns, places)
+
+    @classmethod
+    def _at_most(cls, elements: int, extents: Sequence[int], columns: int, places: int) -> ChosenExtents:
+        """Return those of the largest tensor of no more elements, or of the smallest."""
+        extent = next((n for n in reversed(extents) if n * columns <= elements), extents[0])
         further = tuple(range(2, places - LOOKED_AT + 2))
         return cls(extent=extent, rows=(0, 1, *further, extent // 2, extent // 2 + 1, extent - 2, extent - 1))
 
@@ -267,33 +278,24 @@ def _in_any_order(session: Session, seen: Observation, names: tuple[str, ...]) -
 
 
 def _is_bounded(seen: Observation, small: _Small) -> bool:
-    """Whether a grid follows the rows of a small tensor, and not those of a huge one."""
-    before = seen.found.followed if isinstance(seen.found, SeenOfChosen) else ()
-    asked = small.followed[len(before) : len(before) + 1]
-    return seen.status == "undecided" and any(_rows_per_block(one) for one in asked)
-
-
-def _rows_per_block(known: object) -> int:
-    """Return how many rows a block has in a grid that follows them, 0 in others."""
-    return known.rows_per_block if isinstance(known, FollowedRows) and known.axis is not None else 0
+    """Whether a grid of a huge tensor is another one, or follows rows in another way, than a small one's."""
+    before = seen.found.followed if isinstance(seen.found, SeenOfChosen) else small.followed
+    return seen.status == "undecided" and before == small.followed[: len(before)] != small.followed
 
 
 def _tall_judged(session: Session, small: _Small, gradients: bool) -> list[Outcome]:
-    """Judge chosen rows of a tensor in which blocks have more rows each than in a small one, if there is any.
+    """Judge chosen rows of a tensor whose grids are not those of a small one either, if there is any.
 
-    Its grids bring loops over rows to turn again. Whether blocks of so many rows may be left out no smaller
-    tensor has shown: what fails has to fail with all of them, too, and only then is a sum asked for more.
+    Its blocks have several rows each, over which their loops turn again. Whether such blocks may be left out
+    no smaller tensor has shown: what fails has to fail with all of them, too.
     """
     places = _places(session.case)
-    tall = ChosenExtents.few(session.case.elements // places, places, TALL)
+    tall = ChosenExtents.tall(session.case.elements // places, places)
     if tall == _few(session) or _most_rows(session.subject) < tall.extent * (session.case.rows // places):
         return []
     seen = _run(session, tall, gradients=gradients, alone=True)
     if seen.status == "ok":
-        rows, before = (
-            [*map(_rows_per_block, one)] for one in (seen.found_as(SeenOfChosen).followed, small.followed)
-        )
-        if not any(now > then for now, then in zip(rows, before, strict=False)):
+        if seen.found_as(SeenOfChosen).followed == small.followed:
             return []
     elif seen.aftermath.machine_finding not in _PROOFS:
         return []
