@@ -109,13 +109,17 @@ ASKED = [*SQUARES, "p = setp.lt.f32 s 0", "g = setp.gt.f32 0 s", "u = setp.lt.f3
         ([*SQUARES, "p = within.f32 s"], ("p",), (), NONZERO),
         ([*SQUARES, "d = div.rn.f32 a b", "e = mul.f32 d d", "p = setp.lt.f32 e 0"], (), ("p",), NONZERO),
         (
-            [*SQUARES, "d = mul.f32 b c", "z = sub.f32 d d", "e = add.f32 s z", "p = setp.lt.f32 e 0"],
+            [*SQUARES, "d = mul.rn.f32 b c", "z = sub.f32 d d", "e = add.f32 s z", "p = setp.lt.f32 e 0"],
             *((), ("p",), FINITE),
+        ),
+        (
+            [*SQUARES, "d = mul.f32 b c", "z = sub.f32 d d", "e = add.f32 s z", "p = setp.lt.f32 e 0"],
+            *((), ("p",), DATA),
         ),
     ],
     ids=[
         *("not_below_zero", "below_zero", "any_sign", "below_one", "constants", "or_equal"),
-        *("positive_and_gone", "not_within", "perhaps_zero", "divisor", "removed"),
+        *("positive_and_gone", "not_within", "perhaps_zero", "divisor", "removed", "of_a_product"),
     ],
 )
 def test_a_branch_is_shown_to_go_the_way_it_went_or_refused(text, true, false, found):

@@ -240,7 +240,7 @@ def test_an_output_that_is_made_anew_has_the_bits_that_were_multiplied(name, pro
         assert all("no cast explains" in o.message for o in failures(found))
     else:
         assert {o.verdict for o in found} == {Verdict.SKIPPED}
-        assert all(("anew" in o.message) == differs for o in found)
+        assert all(("recomputes" in o.message) == differs for o in found)
 
 
 # -- values ----------------------------------------------------------------------------------------------

@@ -188,7 +188,7 @@ def test_quick_division_by_a_huge_number_is_zero():
 
 def test_counts_say_what_a_kernel_leaves_open():
     text = HEAD + (
-        "mul.f32 %f5,%f1,%f2; add.f32 %f6,%f5,%f3; fma.rn.ftz.f32 %f7,%f1,%f2,%f3; div.full.f32 %f8,%f1,%f2;"
+        "mul.f32 %f5,%f1,%f2; add.f32 %f6,%f5,%f3; fma.rn.ftz.f32 %f7,%f1,%f2,%f3; div.full.f32 %f8,%f6,%f2;"
         "sqrt.approx.ftz.f32 %f9,%f8; ex2.approx.f32 %f10,%f8; bar.sync 0; red.global.add.f32 [%rd1], %f10;"
     ) + STORE  # fmt: skip
     found = count_instructions(text)
