@@ -293,6 +293,11 @@ class _LayerNorm(torch.autograd.Function):
 
 # ---- The subject ----
 
+# Squares and their sums stay finite; the mean may be a million standard deviations.
+DOMAIN = Domain(
+    max_abs=1e15, max_kappa=1e6, max_columns=tiles.LONGEST_ROW, parameter_dtypes=skeleton.PARAMETER_DTYPES
+)
+
 
 @subject(
     op="layer_norm",
@@ -311,10 +316,7 @@ class _LayerNorm(torch.autograd.Function):
     ),
     mean_contraction="none",  # the mean ends in an IEEE division, which no compiler contracts
     divide_by_n="division",
-    # Squares and their sums stay finite; the mean may be a million standard deviations.
-    domain=Domain(
-        max_abs=1e15, max_kappa=1e6, max_columns=tiles.LONGEST_ROW, parameter_dtypes=skeleton.PARAMETER_DTYPES
-    ),
+    domain=DOMAIN,
     returns=("output", "mean", "rstd"),
     guarantees=skeleton.GUARANTEES,
     extents=((67, 8193),),  # more tiles than programs of the backward

@@ -6,7 +6,7 @@ type. The sum itself is neither rounded nor stored.
 
 from pathlib import Path
 
-from verifier import Domain, Source, Trees, load, subject, tree
+from verifier import Source, Trees, load, subject, tree
 
 compensated = load(Path(__file__).with_name("layer_norm_compensated_triton.py")).module
 split = load(Path(__file__).with_name("two_parts_skeleton_torch.py")).module.split
@@ -48,12 +48,7 @@ def add_layer_norm(input, residual, normalized_shape, weight=None, bias=None, ep
     differentiable=False,
     mean_contraction="none",  # as in the kernel without a residual
     divide_by_n="division",
-    domain=Domain(
-        max_abs=1e15,
-        max_kappa=1e6,
-        max_columns=tiles.LONGEST_ROW,
-        parameter_dtypes=tiles.skeleton.PARAMETER_DTYPES,
-    ),
+    domain=compensated.DOMAIN,
     returns=("output", "mean", "rstd"),
     guarantees={"determinism", "batch_invariance", "layouts"},
 )

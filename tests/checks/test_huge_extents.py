@@ -307,6 +307,16 @@ def test_rows_of_a_block_that_lie_apart_are_no_finding():
     assert {o.verdict for o in found} == {Verdict.PASS, Verdict.SKIPPED}
 
 
+def test_rows_that_blocks_of_others_may_write_to_are_no_pass_in_a_tall_tensor():
+    stored = "tl.store(dx + row * columns + column, (g - hat * c1) * rstd, mask=inside)\n        part_dw"
+    early = "tl.store(dx + (row - 8) * columns + column, (g - hat * c1) * rstd, mask=inside & (row > 7))"
+    change = {stored: stored.replace("\n", f"\n        {early}\n")}
+    right, wrong = (in_blocks_of_several_rows(planted(one, RMS_NORM), COLUMNS) for one in ({}, change))
+    in_gradients = {"grad_input", "grad_weight"}
+    assert {o.output for o in right if o.verdict is Verdict.PASS} >= in_gradients
+    assert not {o.output for o in wrong if o.verdict is Verdict.PASS} & in_gradients
+
+
 TICKETS = {
     LAUNCHED: "row = tl.atomic_add(tickets, 1).to(tl.int64)",
     "columns, eps, BLOCK: tl": "columns, eps, tickets, BLOCK: tl",

@@ -287,7 +287,8 @@ def _tall_judged(session: Session, small: _Small, gradients: bool) -> list[Outco
     """Judge chosen rows of a tensor whose grids are not those of a small one either, if there is any.
 
     Its blocks have several rows each, over which their loops turn again. Whether such blocks may be left out
-    no smaller tensor has shown: what fails has to fail with all of them, too.
+    no smaller tensor has shown: what fails has to fail with all of them, too. What passes says nothing where
+    even those of a small tensor may not.
     """
     places = _places(session.case)
     tall = ChosenExtents.tall(session.case.elements // places, places)
@@ -304,7 +305,9 @@ def _tall_judged(session: Session, small: _Small, gradients: bool) -> list[Outco
         seen = _run(session, tall, gradients=gradients, alone=False, filled=False)
         whole = seen.status == "ok" and not (gradients and small.sums and _sums_dependent(session, small))
         judged = _tall_outcomes(session, seen, tall, small) if whole else []
-    return [o for o in judged if o.verdict in {Verdict.PASS, Verdict.FAIL}]
+        return [o for o in judged if o.verdict in {Verdict.PASS, Verdict.FAIL}]
+    passed = [o for o in judged if o.verdict is Verdict.PASS]
+    return [] if passed and _dependent(session, gradients, small) else passed
 
 
 def _tall_outcomes(session: Session, seen: Observation, tall: ChosenExtents, small: _Small) -> list[Outcome]:
