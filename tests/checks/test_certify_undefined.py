@@ -211,6 +211,7 @@ def test_what_lies_behind_arguments_and_what_policies_hold_is_no_constant(tmp_pa
 NAN = "mov.f32 factor, 0f7F800000; sub.f32 factor, factor, factor; mov.b32 held, factor;"
 DOUBLED = "mov.f32 factor, {0}; add.f32 factor, factor, factor; mov.b32 held, factor; and.b32 held, held, 1;"
 MOVED = "setp.lt.u32 q, %2, 100; selp.b32 held, held, 0, q; shr.u32 held, held, 31;"
+WORDS = "mov.f64 wide, {0}; {1}.f64 wide, wide, wide; mov.b64 {{low, held}}, wide;"
 PAIR = "mov.f32 one, 0f3F800000; cvt.rn.f16x2.f32 pair, one, factor; and.b32 held, pair, 0x8000;"
 
 
@@ -225,13 +226,19 @@ PAIR = "mov.f32 one, 0f3F800000; cvt.rn.f16x2.f32 pair, one, factor; and.b32 hel
         (f"{NAN} {MOVED} setp.eq.u32 p, held, 1;", False),
         (f"{DOUBLED.format('0f7FC00001')} setp.eq.u32 p, held, 1;", False),
         (f"{NAN} {PAIR} setp.ne.u32 p, held, 0;", False),
+        (f"{WORDS.format('0d3FF8000000000000', 'add')} setp.gt.s32 p, held, 0;", True),
+        (f"{WORDS.format('0d7FF0000000000000', 'sub')} setp.lt.s32 p, held, 0;", False),
     ],
-    ids=["number", "written", "asked", "guarded", "sign", "moved", "payload", "pair"],
+    ids=[
+        *("number", "written", "asked", "guarded", "sign", "moved", "payload", "pair"),
+        *("words_of_a_double", "words_of_a_wide_nan"),
+    ],
 )
 def test_the_bits_of_a_nan_that_was_computed_are_no_constant(tmp_path, runner, code, certified):
     """On the machine each such factor is 1: the bits are those that its host gives."""
     registers = (
-        "{ .reg .u32 held; .reg .b32 pair; .reg .f32 factor, one; .reg .pred p, q; setp.lt.u32 p, %2, 100;"
+        "{ .reg .u32 held, low; .reg .b32 pair; .reg .f32 factor, one; .reg .f64 wide; .reg .pred p, q; "
+        "setp.lt.u32 p, %2, 100;"
     )
     after = "selp.f32 factor, 0f3F800000, 0f40000000, p; mul.f32 %0, %1, factor; }"
     cuda, python = by_assembly(f"{registers} {code} {after}")
