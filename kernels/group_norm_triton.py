@@ -23,7 +23,7 @@ SOURCE = Source(
 )
 
 skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
-divide, root, step = skeleton.divide, skeleton.root, skeleton.step
+divide, product, root, step = skeleton.divide, skeleton.product, skeleton.root, skeleton.step
 TILE = 4096  # elements of one sweep: 16 for each of 256 threads
 LONGEST_ROW = 2**30  # elements of a row are counted in 32 bits
 
@@ -104,7 +104,7 @@ def _backward_input(
         place, _ = _place(element, group, sample, channels, space, dy_sample, dy_channel, dy_space)
         g = tl.load(dy + place, mask=inside, other=0.0).to(ACCUMULATE)
         if weight is not None:
-            g *= tl.load(weight + channel * weight_step, mask=inside, other=0.0).to(ACCUMULATE)
+            g = product(g, tl.load(weight + channel * weight_step, mask=inside, other=0.0).to(ACCUMULATE))
         hat = tl.where(inside, (value - mean) * rstd, 0.0)
         sum_hat_g += hat * g
         sum_g += g
@@ -118,7 +118,7 @@ def _backward_input(
         place, _ = _place(element, group, sample, channels, space, dy_sample, dy_channel, dy_space)
         g = tl.load(dy + place, mask=inside, other=0.0).to(ACCUMULATE)
         if weight is not None:
-            g *= tl.load(weight + channel * weight_step, mask=inside, other=0.0).to(ACCUMULATE)
+            g = product(g, tl.load(weight + channel * weight_step, mask=inside, other=0.0).to(ACCUMULATE))
         hat = (value - mean) * rstd
         tl.store(dx + row * columns + element, (g - (hat * c1 + c2)) * rstd, mask=inside)
 

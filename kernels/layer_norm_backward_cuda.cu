@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(512)
           normalized[i] = (normalized[i] - mean) * rstd;
           of_weight[i] += grad[i] * normalized[i];
           of_bias[i] += grad[i];
-          grad[i] *= factor[i];
+          grad[i] = product(grad[i], factor[i]);
           sums.along_normalized += grad[i] * normalized[i];
           sums.plain += grad[i];
         }
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(1024)
         Compute& of_bias = bias_parts[blockIdx.x * columns + column + i];
         of_weight = (row == first ? Compute(0) : of_weight) + grad[i] * normalized[i];
         of_bias = (row == first ? Compute(0) : of_bias) + grad[i];
-        if (weight != nullptr) grad[i] *= factor[i];
+        if (weight != nullptr) grad[i] = product(grad[i], factor[i]);
         sums.along_normalized += grad[i] * normalized[i];
         sums.plain += grad[i];
       }
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(1024)
       if (weight != nullptr) fetch<kPack, kVector>(weight + column * weight_stride, weight_stride, factor);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
-        if (weight != nullptr) grad[i] *= factor[i];
+        if (weight != nullptr) grad[i] = product(grad[i], factor[i]);
         grad[i] = (grad[i] - ((normalized[i] - mean) * rstd * c1 + c2)) * rstd;
       }
       store.template store<kPack, kVector>(grad, row, column);

@@ -31,7 +31,8 @@ SOURCE = Source(
 
 tiles = load(Path(__file__).with_name("row_tiles_skeleton_triton.py")).module
 skeleton = tiles.skeleton
-divide, root, step, scalar = skeleton.divide, skeleton.root, skeleton.step, skeleton.scalar
+divide, product, root = skeleton.divide, skeleton.product, skeleton.root
+step, scalar = skeleton.step, skeleton.scalar
 entries = tiles.entries
 
 # ---- Forward: a program has one long row or several short ones ----
@@ -62,7 +63,7 @@ def _forward(
     high = divide(tl.sum(value, axis=1), count)
     deviation = tl.where(inside, value - high[:, None], 0.0)  # a masked lane would add -high
     low = divide(tl.sum(deviation, axis=1), count)
-    variance = divide(tl.sum(deviation * deviation, axis=1), count) - low * low
+    variance = divide(tl.sum(product(deviation, deviation), axis=1), count) - product(low, low)
     variance = tl.where(variance < 0.0, 0.0, variance)  # keeps NaN, which a maximum would not
     rstd = divide(tl.full((TALL,), 1.0, ACCUMULATE), root(variance + eps))
     tl.store(highs + row, high, mask=there)

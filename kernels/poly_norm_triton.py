@@ -28,7 +28,7 @@ SOURCE = Source(
 )
 
 skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
-divide, root = skeleton.divide, skeleton.root
+divide, product, root = skeleton.divide, skeleton.product, skeleton.root
 
 
 @triton.jit
@@ -54,7 +54,7 @@ def _forward(
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         value = tl.load(x + column * x_column, mask=column < columns, other=0.0).to(ACCUMULATE)
-        square = value * value
+        square = product(value, value)
         cube = square * value
         threes += cube * cube
         twos += square * square

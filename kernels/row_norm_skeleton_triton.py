@@ -20,7 +20,7 @@ PARAMETER_DTYPES = ("input", "float32")  # each tensor is read, and its gradient
 ROW_BYTES = 65536  # a tile is at most this wide, as in the tutorial: more would spill registers
 CHUNKS = (128, 1024)  # programs of the backward: enough to fill a device, few enough to keep the parts small
 LONGEST_ROW = 2**30  # columns are counted in 32 bits
-FEW, MANY = (32, 64), (128, 16)  # parts that the last kernel joins in one step, and columns of a program
+FEW, MANY = (8, 256), (128, 16)  # parts that the last kernel joins in one step, and columns of a program
 GUARANTEES = frozenset(
     {"determinism", "batch_invariance", "gradgradcheck", "special_values", "layouts", "large_offsets"}
 )
@@ -37,6 +37,12 @@ def divide(numerator, denominator):
 @triton.jit
 def root(value):
     return tl.sqrt(value) if value.dtype == tl.float64 else tl.sqrt_rn(value)
+
+
+@triton.jit
+def product(a, b):
+    # Rounded before any sum takes it: ptxas fuses no fma into a sum, in no turn of a loop that it unrolls.
+    return tl.fma(a, b, 0.0)
 
 
 # ---- Launches ----

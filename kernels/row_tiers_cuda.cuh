@@ -38,6 +38,9 @@ __device__ inline float exponential(float x) { return expf(x); }
 __device__ inline double exponential(double x) { return exp(x); }
 __device__ inline float logarithm(float x) { return logf(x); }
 __device__ inline double logarithm(double x) { return log(x); }
+// A product that is rounded before a sum takes it: no compiler fuses it into one sum and not into another.
+__device__ inline float product(float a, float b) { return __fmul_rn(a, b); }
+__device__ inline double product(double a, double b) { return __dmul_rn(a, b); }
 
 // ---- 2. Loads and stores are functors, so that what surrounds a norm fuses into the same kernel ----
 
