@@ -132,3 +132,16 @@ def test_a_missing_argument_of_the_subject_is_its_own():
     with pytest.raises(TypeError) as caught:
         passed_on(subject, 1)
     assert not is_own(caught.value)
+
+
+@pytest.mark.parametrize(("recurring", "own"), [(THEIRS, False), (PUBLISHED, False), (OURS, True)])
+def test_an_endless_recursion_belongs_to_who_recurs_wherever_it_ends(recurring, own):
+    """Each call goes through a library, and the innermost frame is ours."""
+    again = "def again(depth):\n    return through(again, depth - 1) if depth else at_bottom()\n"
+    through = "def through(function, depth):\n    return function(depth)\n"
+    scope = {"at_bottom": calling(OURS, leaf="raise RecursionError('too deep')")}
+    exec(compile(through, torch.__file__, "exec"), scope)
+    exec(compile(again, recurring, "exec"), scope)
+    with pytest.raises(RecursionError) as caught:
+        scope["again"](50)
+    assert is_own(caught.value) is own

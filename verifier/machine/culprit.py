@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import sys
 import sysconfig
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -59,6 +60,8 @@ def is_own(error: BaseException) -> bool:
 
     if isinstance(error, LaunchError | MachineFinding):  # said on purpose, of the subject
         return False
+    if isinstance(error, RecursionError) and _subject_recurs(error):  # it may end in any function
+        return False
     for deepest, (code, last) in enumerate(reversed(list(_frames(error.__traceback__)))):
         file = code.co_filename
         if code is passed_on.__code__:
@@ -68,6 +71,14 @@ def is_own(error: BaseException) -> bool:
         if not is_library(file):
             return False
     return False
+
+
+def _subject_recurs(error: RecursionError) -> bool:
+    """Return whether a function of the subject's is called again and again, about as often as any."""
+    calls = Counter(code for code, _ in _frames(error.__traceback__))
+    most = max(calls.values(), default=0)
+    often = (code for code, times in calls.items() if times > 1 and times * 4 >= most)
+    return any(is_of_subjects(code.co_filename) for code in often)
 
 
 def said_by_subject(error: BaseException) -> bool:
