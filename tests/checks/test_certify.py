@@ -25,7 +25,6 @@ from verifier.records.subject import Trees
 from verifier.subjects.load_file import builtin_files, load
 
 MIXED = {
-    ("layer_norm_backward_cuda", False): ("layer_norm_backward_cuda.cu:83",),
     ("rms_norm_tiled_triton", True): ("rms_norm_tiled_triton.py:47",),  # lanes of a butterfly: either square
     ("softmax_cuda", True): ("softmax_tiers_cuda.cuh:50",),  # T11 counts each use of an exponential
 }
