@@ -48,6 +48,7 @@ def assert_same(found, case):
         "kappa",
         "largest",
         "hazard",
+        "seed",
         "origin",
     ):
         assert getattr(found, name) == getattr(case, name), name

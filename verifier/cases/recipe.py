@@ -116,7 +116,8 @@ def build(op: Op, subject: Subject, dtype: str, recipe: Recipe, *, gradients: bo
         n: layout for n, layout in layouts_used.items() if _shown(layout, laid_out[n], tensors.get(n))
     }
     layouts_used |= _of_derived(op, tensors, recipe)
-    return assemble(op, dtype, tensors, scalars, layouts_used, hazard=recipe.hazard, origin=repr(recipe))
+    case = assemble(op, dtype, tensors, scalars, layouts_used, hazard=recipe.hazard, origin=repr(recipe))
+    return replace(case, seed=recipe.input.seed)
 
 
 def recorded_recipe(op: Op, subject: Subject, rows: int, columns: int, values: Values) -> Recipe:

@@ -63,6 +63,7 @@ class CaseDocument(TypedDict):
     op: str
     dtype: str
     hazard: str
+    seed: int
     origin: str
     rows: int
     columns: int
@@ -105,7 +106,8 @@ class Case:
     optional argument is absent; `layouts` says how each lies in memory (contiguous if missing).
     `scalars` holds eps and the op's other arguments. `rows` and `columns` are the extents that
     statistics are taken over, `kappa` the largest |mean| / std of a row, `largest` the largest
-    |input|, all as the op sees them. `hazard` and `origin` say where the case comes from.
+    |input|, all as the op sees them. `hazard`, `seed` of the random choices, and `origin` say where the case
+    comes from.
     """
 
     op: str
@@ -118,6 +120,7 @@ class Case:
     kappa: float = 0.0
     largest: float = 0.0
     hazard: str = "ordinary"
+    seed: int = 0
     origin: str = ""
 
     @property
@@ -203,6 +206,7 @@ def to_document(case: Case, *, keep: Keep = as_base64) -> CaseDocument:
         "op": case.op,
         "dtype": case.dtype,
         "hazard": case.hazard,
+        "seed": case.seed,
         "origin": case.origin,
         "rows": case.rows,
         "columns": case.columns,
@@ -231,6 +235,7 @@ def from_document(document: Mapping[str, Any] | CaseDocument, *, document_path: 
             op=document["op"],
             dtype=str(document["dtype"]),
             hazard=document.get("hazard", "ordinary"),
+            seed=int(document.get("seed", 0)),
             origin=document.get("origin", ""),
             rows=int(document["rows"]),
             columns=int(document["columns"]),
