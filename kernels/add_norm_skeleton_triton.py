@@ -20,7 +20,7 @@ import triton.language as tl
 from verifier import load
 
 skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
-divide, root, step = skeleton.divide, skeleton.root, skeleton.step
+divide, root, step, sums = skeleton.divide, skeleton.root, skeleton.step, skeleton.sums
 
 
 @triton.jit
@@ -161,9 +161,11 @@ def _backward_rows(
             dy + row * dy_row, total + row * columns, weight, mean, rstd, dy_column, weight_step, column,
             inside, CENTRED, ACCUMULATE,
         )  # fmt: skip
-        through = hat * divide(tl.sum(hat * g, axis=0), count)
         if CENTRED:
-            through += divide(tl.sum(g, axis=0), count)
+            along_hat, plain = sums(hat * g, g, axis=0)
+            through = hat * divide(along_hat, count) + divide(plain, count)
+        else:
+            through = hat * divide(tl.sum(hat * g, axis=0), count)
         _store(
             None if dx is None else dx + row * columns, None if dr is None else dr + row * columns,
             None if dtotal is None else dtotal + row * dtotal_row,
@@ -203,8 +205,8 @@ def _backward_input(
         )  # fmt: skip
         sum_hat_g += hat * g
         sum_g += g
-    c1 = divide(tl.sum(sum_hat_g, axis=0), count)
-    c2 = divide(tl.sum(sum_g, axis=0), count)
+    along_hat, plain = sums(sum_hat_g, sum_g, axis=0)
+    c1, c2 = divide(along_hat, count), divide(plain, count)
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         inside = column < columns

@@ -24,7 +24,7 @@ SOURCE = Source(
 )
 
 skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
-divide, root, step = skeleton.divide, skeleton.root, skeleton.step
+divide, root, step, sums = skeleton.divide, skeleton.root, skeleton.step, skeleton.sums
 TILE = 4096  # elements of one sweep: 16 for each of 256 threads
 LONGEST_ROW = 2**30  # elements of a row are counted in 32 bits
 
@@ -137,13 +137,14 @@ def _backward(
         sum_d_hat += d * hat
         sum_g += g
         sum_hat_g += hat * g
+    sum_d_hat, sum_d = sums(sum_d_hat, sum_d, axis=0)
     if dw is not None:
-        tl.store(dw + channel, tl.sum(sum_d_hat, axis=0))
+        tl.store(dw + channel, sum_d_hat)
     if db is not None:
-        tl.store(db + channel, tl.sum(sum_d, axis=0))
+        tl.store(db + channel, sum_d)
     # In evaluation the statistics are constants, through which no gradient flows.
-    c1 = divide(tl.sum(sum_hat_g, axis=0), count)
-    c2 = divide(tl.sum(sum_g, axis=0), count)
+    along_hat, plain = sums(sum_hat_g, sum_g, axis=0)
+    c1, c2 = divide(along_hat, count), divide(plain, count)
     dx_sample = tl.cast(channels, tl.int64) * space
     for start in range(0, columns, BLOCK):
         element = start + tl.arange(0, BLOCK)

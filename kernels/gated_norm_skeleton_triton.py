@@ -18,7 +18,7 @@ import triton.language as tl
 from verifier import load
 
 skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
-divide, root, step = skeleton.divide, skeleton.root, skeleton.step
+divide, root, step, sums = skeleton.divide, skeleton.root, skeleton.step, skeleton.sums
 
 DTYPES = ("float16", "bfloat16", "float32")
 
@@ -142,9 +142,11 @@ def _backward_rows(
             dy + row * dy_row, x + row * x_row, gate + row * gate_row, weight, mean, rstd, dy_column,
             x_column, gate_column, weight_step, column, inside, CENTRED, SILU, ACCUMULATE,
         )  # fmt: skip
-        through = hat * divide(tl.sum(hat * g, axis=0), count)
         if CENTRED:
-            through += divide(tl.sum(g, axis=0), count)
+            along_hat, plain = sums(hat * g, g, axis=0)
+            through = hat * divide(along_hat, count) + divide(plain, count)
+        else:
+            through = hat * divide(tl.sum(hat * g, axis=0), count)
         if dx is not None:
             tl.store(dx + row * columns + column, (g - through) * rstd, mask=inside)
         if dgate is not None:
@@ -184,8 +186,8 @@ def _backward_input(
         )  # fmt: skip
         sum_hat_g += hat * g
         sum_g += g
-    c1 = divide(tl.sum(sum_hat_g, axis=0), count)
-    c2 = divide(tl.sum(sum_g, axis=0), count)
+    along_hat, plain = sums(sum_hat_g, sum_g, axis=0)
+    c1, c2 = divide(along_hat, count), divide(plain, count)
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         inside = column < columns

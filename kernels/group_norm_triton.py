@@ -23,7 +23,8 @@ SOURCE = Source(
 )
 
 skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
-divide, product, root, step = skeleton.divide, skeleton.product, skeleton.root, skeleton.step
+divide, product, root = skeleton.divide, skeleton.product, skeleton.root
+step, sums = skeleton.step, skeleton.sums
 TILE = 4096  # elements of one sweep: 16 for each of 256 threads
 LONGEST_ROW = 2**30  # elements of a row are counted in 32 bits
 
@@ -108,8 +109,8 @@ def _backward_input(
         hat = tl.where(inside, (value - mean) * rstd, 0.0)
         sum_hat_g += hat * g
         sum_g += g
-    c1 = divide(tl.sum(sum_hat_g, axis=0), count)
-    c2 = divide(tl.sum(sum_g, axis=0), count)
+    along_hat, plain = sums(sum_hat_g, sum_g, axis=0)
+    c1, c2 = divide(along_hat, count), divide(plain, count)
     for start in range(0, columns, BLOCK):
         element = start + tl.arange(0, BLOCK)
         inside = element < columns
@@ -118,7 +119,7 @@ def _backward_input(
         place, _ = _place(element, group, sample, channels, space, dy_sample, dy_channel, dy_space)
         g = tl.load(dy + place, mask=inside, other=0.0).to(ACCUMULATE)
         if weight is not None:
-            g = product(g, tl.load(weight + channel * weight_step, mask=inside, other=0.0).to(ACCUMULATE))
+            g *= tl.load(weight + channel * weight_step, mask=inside, other=0.0).to(ACCUMULATE)
         hat = (value - mean) * rstd
         tl.store(dx + row * columns + element, (g - (hat * c1 + c2)) * rstd, mask=inside)
 
@@ -147,10 +148,11 @@ def _backward_channel(
         rstd = tl.load(rstds + sample * groups + group, mask=inside, other=0.0)
         sum_dw += d * ((value - mean) * rstd)
         sum_db += d
+    sum_dw, sum_db = sums(sum_dw, sum_db, axis=0)
     if dw is not None:
-        tl.store(dw + channel, tl.sum(sum_dw, axis=0))
+        tl.store(dw + channel, sum_dw)
     if db is not None:
-        tl.store(db + channel, tl.sum(sum_db, axis=0))
+        tl.store(db + channel, sum_db)
 
 
 def _tile(columns):

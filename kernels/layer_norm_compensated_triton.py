@@ -32,7 +32,7 @@ SOURCE = Source(
 tiles = load(Path(__file__).with_name("row_tiles_skeleton_triton.py")).module
 skeleton = tiles.skeleton
 divide, product, root = skeleton.divide, skeleton.product, skeleton.root
-step, scalar = skeleton.step, skeleton.scalar
+step, scalar, sums = skeleton.step, skeleton.scalar, skeleton.sums
 entries = tiles.entries
 
 # ---- Forward: a program has one long row or several short ones ----
@@ -62,8 +62,9 @@ def _forward(
         b = entries(bias, column, bias_step, within)
     high = divide(tl.sum(value, axis=1), count)
     deviation = tl.where(inside, value - high[:, None], 0.0)  # a masked lane would add -high
-    low = divide(tl.sum(deviation, axis=1), count)
-    variance = divide(tl.sum(product(deviation, deviation), axis=1), count) - product(low, low)
+    total, squares = sums(deviation, product(deviation, deviation), axis=1)
+    low = divide(total, count)
+    variance = divide(squares, count) - product(low, low)
     variance = tl.where(variance < 0.0, 0.0, variance)  # keeps NaN, which a maximum would not
     rstd = divide(tl.full((TALL,), 1.0, ACCUMULATE), root(variance + eps))
     tl.store(highs + row, high, mask=there)
@@ -86,12 +87,12 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _rows(
     dx, dy, x, weight, highs, lows, rstds, parts_dw, parts_db, dy_row, x_row, weight_step, rows, columns,
-    TALL: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr, AHEAD: tl.constexpr,
-    ACCUMULATE: tl.constexpr,
+    program, programs, piece, TALL: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr,
+    AHEAD: tl.constexpr, ACCUMULATE: tl.constexpr,
 ):  # fmt: skip
-    program, piece = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    """Takes every so many tiles of rows: their dx, and one part of dw and db."""
     column = piece * BLOCK + tl.arange(0, BLOCK).to(tl.int64)
     within = column < columns
     count = tl.cast(columns, ACCUMULATE)
@@ -99,7 +100,7 @@ def _backward(
         w = tl.load(weight + column * weight_step, mask=within, other=0.0).to(ACCUMULATE)[None, :]
     part_dw = tl.zeros((TALL, BLOCK), ACCUMULATE)
     part_db = tl.zeros((TALL, BLOCK), ACCUMULATE)
-    for start in tl.range(program * TALL, rows, tl.num_programs(0) * TALL, num_stages=AHEAD):
+    for start in tl.range(program * TALL, rows, programs * TALL, num_stages=AHEAD):
         row = start + tl.arange(0, TALL)
         there = row < rows
         inside = there[:, None] & within[None, :]
@@ -128,19 +129,33 @@ def _backward(
             other_hat = ((value - high[:, None]) - low[:, None]) * rstd[:, None]
             hat_g += tl.where(there_too, other_hat * other_g, 0.0)
             sum_g += other_g
-        c1 = divide(tl.sum(hat_g, axis=1), count)
-        c2 = divide(tl.sum(sum_g, axis=1), count)
+        along_hat, plain = sums(hat_g, sum_g, axis=1)
+        c1, c2 = divide(along_hat, count), divide(plain, count)
         out = (g - (hat * c1[:, None] + c2[:, None])) * rstd[:, None]
         tl.store(dx + row[:, None] * columns + column[None, :], out, mask=inside)
         part_dw += d * hat
         part_db += d
+    part_dw, part_db = sums(part_dw, part_db, axis=0)
     if parts_dw is not None:
-        tl.store(parts_dw + program * columns + column, tl.sum(part_dw, axis=0), mask=within)
+        tl.store(parts_dw + program * columns + column, part_dw, mask=within)
     if parts_db is not None:
-        tl.store(parts_db + program * columns + column, tl.sum(part_db, axis=0), mask=within)
+        tl.store(parts_db + program * columns + column, part_db, mask=within)
 
 
-# ---- Backward of longer rows ----
+@triton.jit
+def _backward(
+    dx, dy, x, weight, highs, lows, rstds, parts_dw, parts_db, dy_row, x_row, weight_step, rows, columns,
+    TALL: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr, AHEAD: tl.constexpr,
+    ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0).to(tl.int64)
+    _rows(
+        dx, dy, x, weight, highs, lows, rstds, parts_dw, parts_db, dy_row, x_row, weight_step, rows, columns,
+        program, tl.num_programs(0), tl.program_id(1), TALL, BLOCK, PIECES, AHEAD, ACCUMULATE,
+    )  # fmt: skip
+
+
+# ---- Backward of longer rows, and of few ----
 
 
 @triton.jit
@@ -166,8 +181,8 @@ def _backward_input(
         hat = tl.where(inside, ((value - high) - low) * rstd, 0.0)
         sum_hat_g += hat * g
         sum_g += g
-    c1 = divide(tl.sum(sum_hat_g, axis=0), count)
-    c2 = divide(tl.sum(sum_g, axis=0), count)
+    along_hat, plain = sums(sum_hat_g, sum_g, axis=0)
+    c1, c2 = divide(along_hat, count), divide(plain, count)
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         inside = column < columns
@@ -180,13 +195,12 @@ def _backward_input(
 
 
 @triton.jit
-def _backward_columns(
-    dy, x, highs, lows, rstds, parts_dw, parts_db, dy_row, x_row, rows, columns, chunk,
+def _columns(
+    dy, x, highs, lows, rstds, parts_dw, parts_db, dy_row, x_row, rows, columns, chunk, tile, program,
     TALL: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr, ACCUMULATE: tl.constexpr,
 ):  # fmt: skip
     """Takes `chunk` rows of one tile of columns: one part of dw and db."""
-    program = tl.program_id(1).to(tl.int64)
-    column = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    column = tile.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     within = column < columns
     end = tl.minimum((program + 1) * chunk, rows)
     part_dw = tl.zeros((TALL, BLOCK), ACCUMULATE)
@@ -204,10 +218,43 @@ def _backward_columns(
         d = tl.load(dy + place, mask=inside, other=0.0).to(ACCUMULATE)
         part_dw += d * (((value - high[:, None]) - low[:, None]) * rstd[:, None])
         part_db += d
+    part_dw, part_db = sums(part_dw, part_db, axis=0)
     if parts_dw is not None:
-        tl.store(parts_dw + program * columns + column, tl.sum(part_dw, axis=0), mask=within)
+        tl.store(parts_dw + program * columns + column, part_dw, mask=within)
     if parts_db is not None:
-        tl.store(parts_db + program * columns + column, tl.sum(part_db, axis=0), mask=within)
+        tl.store(parts_db + program * columns + column, part_db, mask=within)
+
+
+@triton.jit
+def _backward_columns(
+    dy, x, highs, lows, rstds, parts_dw, parts_db, dy_row, x_row, rows, columns, chunk,
+    TALL: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr, ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(1).to(tl.int64)
+    _columns(
+        dy, x, highs, lows, rstds, parts_dw, parts_db, dy_row, x_row, rows, columns, chunk,
+        tl.program_id(0), program, TALL, BLOCK, AHEAD, ACCUMULATE,
+    )  # fmt: skip
+
+
+@triton.jit
+def _backward_at_once(
+    dx, dy, x, weight, highs, lows, rstds, dw, db, dy_row, x_row, weight_step, rows, columns, programs,
+    TALL: tl.constexpr, BLOCK: tl.constexpr, SUMMED_TALL: tl.constexpr, SUMMED: tl.constexpr,
+    ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    """The first programs have a tile of rows each, all others a tile of columns."""
+    program = tl.program_id(0).to(tl.int64)
+    if program < programs:
+        _rows(
+            dx, dy, x, weight, highs, lows, rstds, None, None, dy_row, x_row, weight_step, rows, columns,
+            program, programs, 0, TALL, BLOCK, 1, 1, ACCUMULATE,
+        )  # fmt: skip
+    else:
+        _columns(
+            dy, x, highs, lows, rstds, dw, db, dy_row, x_row, rows, columns, rows,
+            program - programs, 0, SUMMED_TALL, SUMMED, 1, ACCUMULATE,
+        )  # fmt: skip
 
 
 # ---- Launches ----
@@ -261,6 +308,18 @@ class _LayerNorm(torch.autograd.Function):
         w = None if weight is None else weight.reshape(columns)
         tall, block, ahead, warps, pieces = tiles.backward_tile(rows, columns, x.dtype)
         fits = pieces <= tiles.PIECES
+        strides = (dy.stride(0), x.stride(0))
+        accumulate = skeleton.accumulator(x.dtype)[1]
+        if pieces == 1 and rows <= tiles.FEW_ROWS:
+            programs, (summed_tall, summed) = triton.cdiv(rows, tall), tiles.columns_at_once(rows, columns)
+            summing = 0 if grad_weight is None and grad_bias is None else triton.cdiv(columns, summed)
+            with skeleton.on(x):
+                _backward_at_once[(programs + summing,)](
+                    grad_input, dy, x, w, high, low, rstd, grad_weight, grad_bias, *strides, step(w), rows,
+                    columns, programs, TALL=tall, BLOCK=block, SUMMED_TALL=summed_tall, SUMMED=summed,
+                    ACCUMULATE=accumulate, num_warps=warps,
+                )  # fmt: skip
+            return grad_input, grad_weight, grad_bias, None, None
         if fits:
             programs = tiles.backward_programs(rows, tall, warps, pieces)
         else:
@@ -268,8 +327,6 @@ class _LayerNorm(torch.autograd.Function):
         parts_dw, parts_db = (
             None if out is None else rstd.new_empty(programs, columns) for out in (grad_weight, grad_bias)
         )
-        strides = (dy.stride(0), x.stride(0))
-        accumulate = skeleton.accumulator(x.dtype)[1]
         with skeleton.on(x):
             if fits:
                 _backward[(programs, pieces)](

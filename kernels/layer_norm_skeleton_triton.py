@@ -19,7 +19,7 @@ from verifier import load
 
 skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
 divide, root = skeleton.divide, skeleton.root
-step, scalar = skeleton.step, skeleton.scalar
+step, scalar, sums = skeleton.step, skeleton.scalar, skeleton.sums
 
 
 @triton.jit
@@ -74,8 +74,8 @@ def _backward_rows(
         g = d
         if weight is not None:
             g = d * w
-        c1 = divide(tl.sum(hat * g, axis=0), count)
-        c2 = divide(tl.sum(g, axis=0), count)
+        along_hat, plain = sums(hat * g, g, axis=0)
+        c1, c2 = divide(along_hat, count), divide(plain, count)
         tl.store(dx + row * columns + column, (g - (hat * c1 + c2)) * rstd, mask=inside)
         part_dw += d * hat
         part_db += d
@@ -109,8 +109,8 @@ def _backward_input(
         hat = tl.where(inside, (value - mean) * rstd, 0.0)
         sum_hat_g += hat * g
         sum_g += g
-    c1 = divide(tl.sum(sum_hat_g, axis=0), count)
-    c2 = divide(tl.sum(sum_g, axis=0), count)
+    along_hat, plain = sums(sum_hat_g, sum_g, axis=0)
+    c1, c2 = divide(along_hat, count), divide(plain, count)
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         inside = column < columns

@@ -21,7 +21,7 @@ SOURCE = Source(
 
 skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
 layer_norm = load(Path(__file__).with_name("layer_norm_skeleton_triton.py")).module
-divide = skeleton.divide
+divide, sums = skeleton.divide, skeleton.sums
 
 
 @triton.jit
@@ -34,8 +34,9 @@ def _moments(x, x_column, columns, count, BLOCK: tl.constexpr, ACCUMULATE: tl.co
         value = tl.load(x + column * x_column, mask=column < columns, other=0.0).to(ACCUMULATE)
         total += value
         squares += value * value
-    mean = divide(tl.sum(total, axis=0), count)
-    variance = divide(tl.sum(squares, axis=0), count) - mean * mean
+    total, squares = sums(total, squares, axis=0)
+    mean = divide(total, count)
+    variance = divide(squares, count) - mean * mean
     return mean, tl.where(variance < 0.0, 0.0, variance)  # keeps NaN, which a maximum would not
 
 

@@ -62,19 +62,19 @@ def _forward(
 
 
 @triton.jit
-def _backward(
-    dx, dy, x, weight, rstds, parts_dw, dy_row, x_row, weight_step, rows, columns,
+def _rows(
+    dx, dy, x, weight, rstds, parts_dw, dy_row, x_row, weight_step, rows, columns, program, programs, piece,
     TALL: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr, AHEAD: tl.constexpr,
     ACCUMULATE: tl.constexpr,
 ):  # fmt: skip
-    program, piece = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    """Takes every so many tiles of rows: their dx, and one part of dw."""
     column = piece * BLOCK + tl.arange(0, BLOCK).to(tl.int64)
     within = column < columns
     count = tl.cast(columns, ACCUMULATE)
     if weight is not None:
         w = tl.load(weight + column * weight_step, mask=within, other=0.0).to(ACCUMULATE)[None, :]
     part_dw = tl.zeros((TALL, BLOCK), ACCUMULATE)
-    for start in tl.range(program * TALL, rows, tl.num_programs(0) * TALL, num_stages=AHEAD):
+    for start in tl.range(program * TALL, rows, programs * TALL, num_stages=AHEAD):
         row = start + tl.arange(0, TALL)
         there = row < rows
         inside = there[:, None] & within[None, :]
@@ -105,6 +105,62 @@ def _backward(
         part_dw += d * hat
     if parts_dw is not None:
         tl.store(parts_dw + program * columns + column, tl.sum(part_dw, axis=0), mask=within)
+
+
+@triton.jit
+def _backward(
+    dx, dy, x, weight, rstds, parts_dw, dy_row, x_row, weight_step, rows, columns,
+    TALL: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr, AHEAD: tl.constexpr,
+    ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0).to(tl.int64)
+    _rows(
+        dx, dy, x, weight, rstds, parts_dw, dy_row, x_row, weight_step, rows, columns, program,
+        tl.num_programs(0), tl.program_id(1), TALL, BLOCK, PIECES, AHEAD, ACCUMULATE,
+    )  # fmt: skip
+
+
+# ---- Backward of few rows: other programs of the same launch sum the columns ----
+
+
+@triton.jit
+def _columns(
+    dy, x, rstds, dw, dy_row, x_row, rows, columns, tile,
+    TALL: tl.constexpr, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    """Takes all rows of one tile of columns: dw."""
+    column = tile * BLOCK + tl.arange(0, BLOCK)
+    within = column < columns
+    part_dw = tl.zeros((TALL, BLOCK), ACCUMULATE)
+    for start in range(0, rows, TALL):
+        row = start + tl.arange(0, TALL).to(tl.int64)
+        there = row < rows
+        inside = there[:, None] & within[None, :]
+        rstd = tl.load(rstds + row, mask=there, other=0.0)
+        place = row[:, None] * x_row + column[None, :]
+        value = tl.load(x + place, mask=inside, other=0.0).to(ACCUMULATE)
+        place = row[:, None] * dy_row + column[None, :]
+        d = tl.load(dy + place, mask=inside, other=0.0).to(ACCUMULATE)
+        part_dw += d * (value * rstd[:, None])
+    tl.store(dw + column, tl.sum(part_dw, axis=0), mask=within)
+
+
+@triton.jit
+def _backward_at_once(
+    dx, dy, x, weight, rstds, dw, dy_row, x_row, weight_step, rows, columns, programs,
+    TALL: tl.constexpr, BLOCK: tl.constexpr, SUMMED_TALL: tl.constexpr, SUMMED: tl.constexpr,
+    ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    """The first programs have a tile of rows each, all others a tile of columns."""
+    program = tl.program_id(0).to(tl.int64)
+    if program < programs:
+        _rows(
+            dx, dy, x, weight, rstds, None, dy_row, x_row, weight_step, rows, columns, program, programs, 0,
+            TALL, BLOCK, 1, 1, ACCUMULATE,
+        )  # fmt: skip
+    elif dw is not None:
+        tile = program - programs
+        _columns(dy, x, rstds, dw, dy_row, x_row, rows, columns, tile, SUMMED_TALL, SUMMED, ACCUMULATE)
 
 
 # ---- Launches ----
@@ -146,6 +202,17 @@ class _RMSNorm(torch.autograd.Function):
         x, dy = (tiles.as_rows(tensor.reshape(rows, columns)) for tensor in (x, grad_output))
         tall, block, ahead, warps, pieces = tiles.backward_tile(rows, columns, x.dtype)
         fits = pieces <= tiles.PIECES
+        if pieces == 1 and rows <= tiles.FEW_ROWS:
+            w = None if weight is None else weight.reshape(columns)
+            programs, (summed_tall, summed) = triton.cdiv(rows, tall), tiles.columns_at_once(rows, columns)
+            summing = 0 if grad_weight is None else triton.cdiv(columns, summed)
+            with skeleton.on(x):
+                _backward_at_once[(programs + summing,)](
+                    grad_input, dy, x, w, rstd, grad_weight, dy.stride(0), x.stride(0), step(w), rows,
+                    columns, programs, TALL=tall, BLOCK=block, SUMMED_TALL=summed_tall, SUMMED=summed,
+                    ACCUMULATE=skeleton.accumulator(x.dtype)[1], num_warps=warps,
+                )  # fmt: skip
+            return grad_input, grad_weight, None, None
         if fits:
             programs = tiles.backward_programs(rows, tall, warps, pieces)
         else:

@@ -3,6 +3,7 @@
 A tile is `tall` rows of `block` columns. Forward, a program has one tile. Backward, where columns are summed
 too, a fixed number of programs takes the tiles in turns, and the next tiles are on their way while one is
 computed; each program keeps its part of the sums, and a last kernel joins the parts in a fixed order.
+Of few rows other programs of the same launch sum the columns, each some columns of all rows.
 A row of two pieces has two programs: each keeps and writes its own piece, and reads the other, which the
 cache still holds, for the row's sums.
 Tiles, warps and programs follow from shape and dtype alone, so that no device changes the bits; a row's lanes
@@ -23,6 +24,7 @@ WIDEST = 8192  # elements of a tile of a backward that sums columns: two inputs 
 PIECES = 2  # of a row that several programs share: each reads all of it, and three would read too much
 PROGRAMS = 132  # of that backward: one on each multiprocessor of an H100, and as many on every other device
 COLUMN_TILE = 32, 128  # rows and columns of a tile where nothing but columns is summed
+FEW_ROWS = 512  # of a backward that sums columns in the same launch: they are read twice
 
 # ---- Tiles ----
 
@@ -78,6 +80,13 @@ def backward_programs(rows, tall, warps, pieces):
     return min(triton.cdiv(rows, tall), PROGRAMS * 8 // warps // pieces)
 
 
+def columns_at_once(rows, columns):
+    """Rows and columns of a tile of programs that sum some columns of few rows."""
+    if rows <= skeleton.FEW[0]:
+        return skeleton.FEW
+    return 128, 16 if columns <= 1024 else 32
+
+
 def column_chunks(rows, columns):
     """Programs along the rows where nothing but columns is summed, and rows of each: some 1024 in all."""
     tall, block = COLUMN_TILE
@@ -115,8 +124,8 @@ def column_depth(rows):
     """Additions that a leaf of a column's sum meets at most, for rows of whichever length.
 
     A lane adds a row of each tile in turns: some PROGRAMS programs share the tiles, half as many where rows
-    have two pieces, and twice as many of four warps; or 2 and more share tiles of 32 rows. Then a tile's rows
-    are added, at most 32 of them by one lane and 256 lanes by halves, then parts.
+    have two pieces, and twice as many of four warps; or 2 and more share tiles of 32 rows; or one has tiles
+    of 128. Then a tile's rows are added, at most 32 of them by one lane and 256 lanes by halves, then parts.
     """
     turns = max(triton.cdiv(rows, PROGRAMS // PIECES), triton.cdiv(rows, 2 * COLUMN_TILE[0]))
     parts = skeleton.joined_depth(min(rows, 2 * PROGRAMS))
