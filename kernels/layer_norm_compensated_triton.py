@@ -9,9 +9,10 @@ gradients do not feel the mean either.
 Forward, a program has whole rows in registers, one long or several short ones, so l takes no further sweep
 over memory. Backward, a fixed number of programs takes tiles of rows in turns, the next tiles on their way
 while one is computed, and keeps its part of the weight's and bias's gradients in fp32; a last kernel joins
-the parts in a fixed order. Beyond 8192 columns two programs share a row; beyond 16384, rows go tile by tile,
-and the gradients of weight and bias through a kernel of their own. There is no lock and no atomic, and no
-device changes the bits. Rows beyond the largest block are refused.
+the parts in a fixed order. Of few rows other programs of the same launch sum the columns. Beyond 8192 columns
+two programs share a row; beyond 16384, rows go tile by tile, and the gradients of weight and bias through a
+kernel of their own. There is no lock and no atomic, and no device changes the bits. Rows beyond the largest
+block are refused.
 """
 
 from pathlib import Path

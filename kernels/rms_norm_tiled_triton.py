@@ -2,8 +2,8 @@
 
 Forward, a row is read once. Backward, a fixed number of programs takes tiles of rows in turns, the next tiles
 on their way while one is computed, and keeps its part of the weight's gradient in fp32; a last kernel joins
-the parts in a fixed order. Beyond 8192 columns two programs share a row. There is no lock and no atomic, and
-no device changes the bits.
+the parts in a fixed order. Of few rows other programs of the same launch sum the columns. Beyond 8192 columns
+two programs share a row. There is no lock and no atomic, and no device changes the bits.
 Rows that fit into no tile go through the kernels of rms_norm_triton.py, which take any width.
 
 A row that holds NaN comes out as NaN. Beyond |x| = 1e15 the sum of squares may overflow in fp32: the kernel
