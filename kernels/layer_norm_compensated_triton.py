@@ -207,7 +207,7 @@ def _columns(
     part_dw = tl.zeros((TALL, BLOCK), ACCUMULATE)
     part_db = tl.zeros((TALL, BLOCK), ACCUMULATE)
     for start in tl.range(program * chunk, end, TALL, num_stages=AHEAD):
-        row = start + tl.arange(0, TALL)
+        row = start + tl.arange(0, TALL).to(tl.int64)
         there = row < end
         inside = there[:, None] & within[None, :]
         high = tl.load(highs + row, mask=there, other=0.0)
@@ -311,7 +311,7 @@ class _LayerNorm(torch.autograd.Function):
         fits = pieces <= tiles.PIECES
         strides = (dy.stride(0), x.stride(0))
         accumulate = skeleton.accumulator(x.dtype)[1]
-        if pieces == 1 and rows <= tiles.FEW_ROWS:
+        if tiles.sums_at_once(rows, columns, pieces):
             programs, (summed_tall, summed) = triton.cdiv(rows, tall), tiles.columns_at_once(rows, columns)
             summing = 0 if grad_weight is None and grad_bias is None else triton.cdiv(columns, summed)
             with skeleton.on(x):

@@ -202,7 +202,7 @@ class _RMSNorm(torch.autograd.Function):
         x, dy = (tiles.as_rows(tensor.reshape(rows, columns)) for tensor in (x, grad_output))
         tall, block, ahead, warps, pieces = tiles.backward_tile(rows, columns, x.dtype)
         fits = pieces <= tiles.PIECES
-        if pieces == 1 and rows <= tiles.FEW_ROWS:
+        if tiles.sums_at_once(rows, columns, pieces):
             w = None if weight is None else weight.reshape(columns)
             programs, (summed_tall, summed) = triton.cdiv(rows, tall), tiles.columns_at_once(rows, columns)
             summing = 0 if grad_weight is None else triton.cdiv(columns, summed)

@@ -24,7 +24,7 @@ WIDEST = 8192  # elements of a tile of a backward that sums columns: two inputs 
 PIECES = 2  # of a row that several programs share: each reads all of it, and three would read too much
 PROGRAMS = 132  # of that backward: one on each multiprocessor of an H100, and as many on every other device
 COLUMN_TILE = 32, 128  # rows and columns of a tile where nothing but columns is summed
-FEW_ROWS = 512  # of a backward that sums columns in the same launch: they are read twice
+FEW_ROWS, FEW_ELEMENTS = 768, 2**21  # of a backward that sums columns in the same launch: all are read twice
 
 # ---- Tiles ----
 
@@ -80,11 +80,18 @@ def backward_programs(rows, tall, warps, pieces):
     return min(triton.cdiv(rows, tall), PROGRAMS * 8 // warps // pieces)
 
 
+def sums_at_once(rows, columns, pieces):
+    """Whether other programs of the same launch sum the columns."""
+    return pieces == 1 and rows <= FEW_ROWS and rows * columns <= FEW_ELEMENTS
+
+
 def columns_at_once(rows, columns):
-    """Rows and columns of a tile of programs that sum some columns of few rows."""
+    """Rows and columns of a tile of these programs."""
     if rows <= skeleton.FEW[0]:
         return skeleton.FEW
-    return 128, 16 if columns <= 1024 else 32
+    if columns <= 256:
+        return 256, 8
+    return (256, 16) if columns <= 2048 else (128, 32)
 
 
 def column_chunks(rows, columns):
@@ -125,7 +132,8 @@ def column_depth(rows):
 
     A lane adds a row of each tile in turns: some PROGRAMS programs share the tiles, half as many where rows
     have two pieces, and twice as many of four warps; or 2 and more share tiles of 32 rows; or one has tiles
-    of 128. Then a tile's rows are added, at most 32 of them by one lane and 256 lanes by halves, then parts.
+    of 128 or more. Then a tile's rows are added, at most 32 of them by one lane and 256 lanes by halves, then
+    parts.
     """
     turns = max(triton.cdiv(rows, PROGRAMS // PIECES), triton.cdiv(rows, 2 * COLUMN_TILE[0]))
     parts = skeleton.joined_depth(min(rows, 2 * PROGRAMS))
