@@ -17,7 +17,7 @@ TILES = "row_tiles_skeleton_triton.py"
 ON_A_DEVICE, ON_A_SMALL_ONE = "PROGRAMS = 132", "PROGRAMS = 4"
 """Multiprocessors that launches are made for: of four, three rows of two pieces are more than programs."""
 FAULTS = {
-    "tiles left out": ("rows, tl.num_programs(0) * TALL", "rows, tl.num_programs(0) * TALL * 2"),
+    "tiles left out": ("rows, programs * TALL", "rows, programs * TALL * 2"),
     "the sums of the last tile alone": ("part_dw += d * hat", "part_dw = d * hat"),
 }
 OF_TWO_PIECES = {
@@ -63,3 +63,19 @@ def test_a_fault_of_rows_of_two_pieces_shows_in_them_alone(name):
     subject = with_fault(*OF_TWO_PIECES[name])
     assert {failure.output for failure in judged(subject, 2)} == {"grad_input"}
     assert not judged(subject, 2, columns=8192)
+
+
+OF_FEW_ROWS = {
+    "later tiles of rows left out of the sums": ("range(0, rows, TALL)", "range(0, TALL, TALL)", 257),
+    "the sums of the last tile of rows": ("part_dw += d * (value", "part_dw = d * (value", 257),
+    "half of these programs left out": ("(programs + summing,)", "(programs + summing // 2,)", 3),
+}
+
+
+@pytest.mark.parametrize("name", list(OF_FEW_ROWS))
+def test_a_fault_of_the_programs_that_sum_columns_of_few_rows_shows(name):
+    """Of more than 768 rows other kernels sum the columns."""
+    right, wrong, rows = OF_FEW_ROWS[name]
+    subject = with_fault(right, wrong)
+    assert {failure.output for failure in judged(subject, rows, columns=300)} == {"grad_weight"}
+    assert not judged(subject, 769, columns=300)
