@@ -279,3 +279,42 @@ def test_a_quotient_that_a_device_makes_of_a_reciprocal_is_none(tmp_path, runner
     else:
         assert isinstance(found, Refusal), found.statement
         assert (found.stage, found.why) == (RECORDED, "torch's div is not followed"), found
+
+
+BESIDE = (
+    (
+        "y, columns = torch.empty_like(x), x.shape[-1]",
+        "columns = x.shape[-1]\n    y = torch.empty(x.shape[0], 16)",
+    ),
+    ("y + row * columns + column, out", "y + row * 16 + AT + column, out"),
+)
+
+
+@pytest.mark.parametrize(
+    ("at", "lines", "why"),
+    [
+        (1, "y[:, :12].copy_(y[:, 1:13])\ny = y[:, :12].clone()", "copy_ into memory that it reads"),
+        (1, "y[:, :12] = y[:, 1:13]\ny = y[:, :12].clone()", "copy_ into memory that it reads"),
+        (2, "y[:, ::2].copy_(y[:, :8])\ny = y[:, 2:14].clone()", "copy_ into memory that it reads"),
+        (0, "z = torch.empty(40)\nz.as_strided((3, 12), (11, 1)).copy_(y[:, :12])\ny = y[:, :12].clone()",
+         "copy_ into one place twice"),
+        (0, "y = y[:, :12].clone()", ""),
+        (0, "y[:, 12:].copy_(y[:, :4])\ny = y[:, :12].clone()", ""),
+        (0, "y[:, 1::2].copy_(y[:, 1::2])\ny = y[:, :12].clone()", ""),
+    ],
+    ids=["moved", "assigned", "spread", "twice", "apart", "elsewhere", "onto_itself"],
+)  # fmt: skip
+def test_copies_by_which_elements_meet_are_in_no_order_on_a_device(tmp_path, runner, at, lines, why):
+    """torch refuses them of dense tensors alone; between columns the host copies row by row, and is right."""
+    text = kernel({"AFTER": lines})
+    for old, new in BESIDE:
+        assert old in text
+        text = text.replace(old, new.replace("AT", str(at)).replace("16)", "16, device=x.device)"))
+    found = asked(
+        tmp_path, runner, text.replace("torch.empty(40)", "torch.empty(40, device=x.device)"), columns=12
+    )
+    if why:
+        assert isinstance(found, Refusal), found.statement
+        assert (found.stage, found.why) == (RECORDED, f"torch's {why} is not followed"), found
+    else:
+        assert isinstance(found, Certificate), found

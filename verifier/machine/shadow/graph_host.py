@@ -11,6 +11,7 @@ from verifier.machine.device.dispatch_mode import is_custom, run_custom
 from verifier.machine.device.dispatching import Dispatching
 from verifier.machine.shadow.graph_slots import GraphSlots
 from verifier.machine.shadow.host_operations import VIEWS
+from verifier.machine.shadow.host_overlaps import meets_itself
 from verifier.machine.shadow.node_codes import KINDS, LITERAL, coded
 
 if TYPE_CHECKING:
@@ -54,6 +55,9 @@ class HostGraph(Dispatching):
         written = [*_tensors(result), *changed]
         if (not written or _shaped_by_data(func)) and not all(map(self.slots.fixed, tensors)):
             self.slots.asked.add(name)
+        if how := meets_itself(changed, tensors):
+            met = f"{name} {how}"
+            self.slots.counters.uncovered[met] = self.slots.counters.uncovered.get(met, 0) + 1
         if any(map(_is_shared, changed)) and not all(map(self.constant, tensors)) and run_for_subject():
             self.slots.asked.add(f"{name} into memory that is not torch's alone")
         exact = all(_same_on_a_device(base, args, kwargs, tensor) for tensor in written)
