@@ -318,3 +318,49 @@ def test_copies_by_which_elements_meet_are_in_no_order_on_a_device(tmp_path, run
         assert (found.stage, found.why) == (RECORDED, f"torch's {why} is not followed"), found
     else:
         assert isinstance(found, Certificate), found
+
+
+PINNED = "torch.empty(x.shape, pin_memory=True)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (
+            "y = y.to('cpu', non_blocking=True).clone().to(x.device)",
+            "copy to the host that is not waited for",
+        ),
+        (
+            f"h = {PINNED}\nh.copy_(y, non_blocking=True)\ny = h.clone().to(x.device)",
+            "copy to the host that is not waited for",
+        ),
+        (
+            "h = torch.ones(12).pin_memory()\nd = h.to(x.device, non_blocking=True)\nh.zero_()\ny = y * d",
+            "copy from pinned memory of the host that is not waited for",
+        ),
+        (
+            "h = torch.ones(12).pin_memory()\ntorch.ones_like(x).copy_(h, non_blocking=True)",
+            "copy from pinned memory of the host that is not waited for",
+        ),
+        (
+            f"h = {PINNED}\n_forward[(3,)](x, h, w, b, columns, eps, BLOCK=16)\ny = h.clone().to(x.device)",
+            "launch that takes memory of the host",
+        ),
+        ("y = y.to('cpu').clone().to(x.device)", ""),
+        ("y = y.to(x.device, non_blocking=True)", ""),
+        ("h = torch.ones(12)\nd = h.to(x.device, non_blocking=True)\nh.zero_()\ny = y * d", ""),
+        (f"h = {PINNED}\nh.copy_(y)\ny = h.to(x.device)", ""),
+    ],
+    ids=[
+        *("to_the_host", "into_pinned", "from_pinned", "copied_from_pinned", "pinned_in_a_launch"),
+        *("waited_for", "on_the_device", "not_pinned", "waited_for_in_pinned"),
+    ],
+)
+def test_memory_of_the_host_that_a_device_still_writes_or_reads_is_not_followed(tmp_path, runner, lines, why):
+    """torch: a copy to the host with non_blocking has come when the stream is waited for, and no sooner."""
+    found = asked(tmp_path, runner, kernel({"AFTER": lines}), columns=12)
+    if why:
+        assert isinstance(found, Refusal), found.statement
+        assert (found.stage, found.why) == (RECORDED, f"torch's {why} is not followed"), found
+    else:
+        assert isinstance(found, Certificate), found

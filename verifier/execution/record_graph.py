@@ -389,7 +389,11 @@ def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = 
             decisions=tuple(found),
             conditions=tuple(slots.conditions),
             asked=tuple(sorted(slots.asked)),
-            uncovered=(*sorted(slots.counters.uncovered), *(_STREAMS if opened.streamed else ())),
+            uncovered=(
+                *sorted(slots.counters.uncovered),
+                *(_STREAMS if opened.streamed else ()),
+                *sorted(opened.unwaited),
+            ),
             kernels=tuple((kernel, sha256(ptx.encode()).hexdigest()) for ptx, kernel in sorted(opened.codes)),
             launches=tuple(opened.launches),
             tensors=tensors,

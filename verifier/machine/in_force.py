@@ -49,6 +49,7 @@ class MachineSession:
     raised, but for refused ones. `tuning`: how autotuned kernels choose. `reached`: notes which code runs.
     `streamed`: whether another stream than the default one was ever current.
     `early`: those of `codes` that were launched so that they may begin before what came before has ended.
+    `unwaited`: in words, by what the host and a device share memory and nobody waits for either.
     `asked_processors`: how often a wrapper has read the number of multiprocessors.
     """
 
@@ -69,6 +70,7 @@ class MachineSession:
     stream: CurrentStream | None = None
     streamed: bool = False
     early: set[tuple[str, str]] = field(default_factory=set)
+    unwaited: set[str] = field(default_factory=set)
     reached: ReachedCode = field(default_factory=ReachedCode)
 
     @contextmanager

@@ -13,13 +13,14 @@ from verifier.machine.device.dispatching import Dispatching
 from verifier.machine.device.tensor_places import (
     is_pinned,
     memory_of,
+    must_be_waited_for,
     named,
     pin_memory,
     pinned,
     place_of,
     put,
 )
-from verifier.machine.in_force import current
+from verifier.machine.in_force import MachineSession, current
 
 _OWN = frozenset({"aten", "prim", "prims", "profiler"})
 _CUDA, _CPU = (torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)) for name in ("CUDA", "CPU"))
@@ -33,6 +34,10 @@ _MIXED = frozenset((
     "_index_put_impl_", "_unsafe_index_put", "set_", "is_same_size", "lift_fresh", "record_stream",
 ))
 # fmt: on
+
+
+_COPIES = frozenset({"copy_", "_copy_from", "_to_copy"})
+"""Operations that may copy between host and device, and may not wait until that has happened."""
 
 
 class DeviceMode(Dispatching):  # type: ignore[no-untyped-call]
@@ -50,6 +55,8 @@ class DeviceMode(Dispatching):  # type: ignore[no-untyped-call]
             place = named(opened, asked)
             kwargs = {**kwargs, "device": torch.device("cpu")}
         name = func.overloadpacket.__name__
+        if name in _COPIES:
+            _note_copy(opened, name, args, kwargs, place)
         if name in _OF_PINNED:
             pinnable = args[0]
             assert isinstance(pinnable, torch.Tensor)
@@ -70,6 +77,25 @@ class DeviceMode(Dispatching):  # type: ignore[no-untyped-call]
                 if made.layout == torch.strided and made.untyped_storage()._cdata not in known:
                     put(made, place)
         return pinned(result) if pins and place == _HOST else result
+
+
+def _note_copy(
+    opened: MachineSession,
+    name: str,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    place: torch.device | None,
+) -> None:
+    """Note a copy that torch does not wait for."""
+    tensors = [one for one in args if isinstance(one, torch.Tensor)]
+    if not (kwargs.get("non_blocking") or (name != "_to_copy" and args[2:3] == (True,))):
+        return
+    if name == "_to_copy":
+        asked = place or (_HOST if kwargs.get("device") is not None else place_of(tensors[0]))
+        must_be_waited_for(opened, tensors[0], asked, made=True)
+    elif len(tensors) > 1:
+        source, target = tensors[:2] if name == "_copy_from" else tensors[1::-1]
+        must_be_waited_for(opened, source, place_of(target), made=is_pinned(target))
 
 
 def is_custom(func: object) -> bool:

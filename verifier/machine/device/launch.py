@@ -69,6 +69,8 @@ def launch_ptx(
     machine = machine or (session.machine if session else Machine())
     if session is not None:
         session.codes.add((ptx, kernel))
+        if any(getattr(one, "is_pinned", bool)() for one in arguments):
+            session.unwaited.add("launch that takes memory of the host")
     slots = session.slots if session is not None else None
     with session.remembering() if session is not None else nullcontext():
         PACE.keep()

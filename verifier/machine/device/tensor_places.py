@@ -98,6 +98,21 @@ def pinned(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def must_be_waited_for(
+    opened: MachineSession, source: torch.Tensor, target: torch.device, *, made: bool
+) -> None:
+    """Note a copy between host and device for which torch does not wait: here it has happened already.
+
+    The host may read its memory before the copy has come, or overwrite what is still to be copied. Memory
+    that is not pinned is copied before torch returns. made: whether memory of the host is pinned, or made so.
+    """
+    place = place_of(source)
+    if place.type == "cuda" and target.type == "cpu" and made:
+        opened.unwaited.add("copy to the host that is not waited for")
+    if place.type == "cpu" and target.type == "cuda" and is_pinned(source):
+        opened.unwaited.add("copy from pinned memory of the host that is not waited for")
+
+
 def is_pinned(self: torch.Tensor, device: object = None) -> bool:
     """Return whether `pinned` was said of its memory."""
     return bool(getattr(self.untyped_storage(), _PINNED, False))

@@ -20,6 +20,7 @@ from verifier.machine.device.tensor_places import (
     REAL,
     is_pinned,
     memory_of,
+    must_be_waited_for,
     named,
     pin_memory,
     pinned,
@@ -174,12 +175,14 @@ def _to(self: Any, *args: object, **kwargs: Any) -> Any:
     target = named(opened, options.pop("device", None)) if other is None else other.device
     if other is not None:
         options["dtype"] = other.dtype
-    options.pop("non_blocking", None)
+    unwaited = bool(options.pop("non_blocking", None))
     if target is not None and target.type not in {"cpu", "cuda"}:
         return passed_on(REAL.to, self, target, **options)
     if target is None or target == self.device:
         return passed_on(REAL.to, self, None, **options)
     opened.redirected.append(("Tensor.to", str(target)))
+    if unwaited:
+        must_be_waited_for(opened, self, target, made=True)
     options.pop("copy", None)
     return passed_on(REAL.to, _moved(self, target), None, **options)
 
