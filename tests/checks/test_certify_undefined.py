@@ -325,3 +325,34 @@ def test_a_matrix_is_loaded_by_whole_warps(tmp_path, runner, leaves, certified):
     cuda, python = cuda_kernel([(ROOT, BY_MATRIX.replace("LEAVES", leaves) + ROOT)])
     found = asked(tmp_path, runner, python, cuda, columns=16)
     decided(found, certified, DEFINED, "ldmatrix")
+
+
+IN_FOUR = """  float* s = PLACE; if (threadIdx.x < 4) s[threadIdx.x] = threadIdx.x ? 0.0f : total;
+  __syncwarp(); float4 q = *(float4*)s; total = q.x + q.y + q.z + q.w;
+"""
+
+
+@pytest.mark.parametrize(
+    ("declared", "place", "certified"),
+    [
+        ("__shared__ float held[8];", "held + 4", False),
+        ("__shared__ __align__(16) float held[8];", "held + 4", True),
+        ("__device__ float held[32];", "held + 4 * blockIdx.x", False),
+        ("__device__ __align__(16) float held[32];", "held + 4 * blockIdx.x", True),
+    ],
+    ids=["shared", "shared_aligned", "global", "global_aligned"],
+)
+def test_an_access_asks_for_no_more_alignment_than_a_variable_is_declared_to_have(
+    tmp_path, runner, declared, place, certified
+):
+    cuda, python = cuda_kernel(
+        [(ROOT, IN_FOUR.replace("PLACE", place) + ROOT), ('extern "C"', 'DECLARED\nextern "C"')]
+    )
+    cuda = cuda.replace("DECLARED", declared if "device" in declared else "")
+    cuda = cuda.replace("  float* s", f"  {'' if 'device' in declared else declared}\n  float* s")
+    found = asked(tmp_path, runner, python, cuda)
+    if certified:
+        assert isinstance(found, Certificate), found
+    else:
+        assert isinstance(found, Refusal), found.statement
+        assert "Misaligned" in found.why, found

@@ -9,7 +9,13 @@ import torch
 from ptx_snippets import REGISTERS, STORE, kernel, run
 
 from verifier.machine import Machine, launch_ptx
-from verifier.machine.execute.findings import GlobalRace, OutOfBounds, SharedRace, UnsupportedFeature
+from verifier.machine.execute.findings import (
+    GlobalRace,
+    Misaligned,
+    OutOfBounds,
+    SharedRace,
+    UnsupportedFeature,
+)
 
 RACES = frozenset({"shared_races", "global_races"})
 
@@ -389,6 +395,23 @@ def test_what_lies_behind_a_shared_variable_is_left_open(offset, beyond):
         return
     with pytest.raises(OutOfBounds, match="ends 4 bytes behind the shared variable first"):
         run(body, 1, registers=TWO_ARRAYS, machine=watched)
+
+
+@pytest.mark.parametrize("space", ["shared", "local"])
+@pytest.mark.parametrize("alignment", [4, 8, 16])
+def test_a_variable_is_aligned_as_it_is_declared_and_no_better(space, alignment):
+    """PTX says no more of where one lies, and an access that asks for more is undefined."""
+    registers = f".{space} .align {alignment} .b8 own[32]; {REGISTERS}"
+    for size, opcode in ((8, "v2.b32 {%r0, %r3}"), (16, "v4.b32 {%r0, %r3, %r4, %r5}")):
+        kind, target = opcode.split(maxsplit=1)
+        body = f"mov.u32 %r1, own; st.{space}.{kind} [%r1], {{{', '.join('7' * (size // 4))}}}; "
+        body += f"ld.{space}.{kind} {target}, [%r1]; {STORE}"
+        watched = Machine(sanitize=frozenset({"shared_bounds"}))
+        if size <= alignment:
+            assert run(body, 1, registers=registers, machine=watched).tolist() == [7]
+        else:
+            with pytest.raises(Misaligned, match=f"{size} bytes"):
+                run(body, 1, registers=registers, machine=watched)
 
 
 @pytest.mark.parametrize(
