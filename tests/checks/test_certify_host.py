@@ -364,3 +364,10 @@ def test_memory_of_the_host_that_a_device_still_writes_or_reads_is_not_followed(
         assert (found.stage, found.why) == (RECORDED, f"torch's {why} is not followed"), found
     else:
         assert isinstance(found, Certificate), found
+
+
+@pytest.mark.parametrize("lines", ["y = y.cpu()", "y = y.cpu().pin_memory()"], ids=["host", "pinned"])
+def test_a_result_lies_where_the_arguments_lie(tmp_path, runner, lines):
+    found = asked(tmp_path, runner, kernel({"AFTER": lines}), columns=12)
+    assert isinstance(found, Refusal), found.statement
+    assert found.why == "output lies on another device than the arguments", found

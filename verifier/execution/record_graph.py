@@ -78,7 +78,7 @@ class Recorded:
     change. undefined: in words, collectives of which a lane is no member, shuffles of what no data decide
     that read such a lane, and integers that are divided by zero. parted: barriers that some warps of a block
     pass without the others. early: kernels that may begin before what was launched before them has ended, and
-    do not wait for it first.
+    do not wait for it first. elsewhere: results that lie on another device than the arguments.
     """
 
     decisions: tuple[tuple[str, DataDecision], ...]
@@ -96,6 +96,7 @@ class Recorded:
     undefined: tuple[str, ...] = ()
     parted: tuple[str, ...] = ()
     early: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +209,7 @@ def recorded_graph(
         undefined=one.undefined,
         parted=one.parted,
         early=one.early,
+        elsewhere=one.elsewhere,
     )
     return replace(one.seen, found=found)
 
@@ -407,6 +409,7 @@ def record(subject: Subject, case: Case, *, backend: Backend, gradients: bool = 
             overwritten=tuple(name for name in changed if name not in subject.mutates),
             undefined=tuple(sorted(slots.undefined)),
             parted=tuple(sorted(slots.parted)),
+            elsewhere=tuple(n for n, t in kept.items() if t.device.type != opened.home.type),
             early=tuple(
                 kernel for ptx, kernel in sorted(opened.early) if not _waits(ptx, kernel, machine.contraction)
             ),

@@ -33,6 +33,7 @@ MODES = ("off", "on")
 WATCHED = SANITIZERS | {"equal_stores", "shared_bounds"}
 """What is looked for: also races that show on other inputs alone, and accesses between shared variables."""
 RUNS = "the kernel runs to its end, without a race or a stray write"
+AS_DEMANDED = "results have the shape and dtype that the op demands"
 LAST_LANE = "what is stored does not depend on which lane is last"
 COPIES = "lanes that are copies of each other may store different numbers in one place of shared memory"
 LANES = "nothing depends on what a load gives lanes that its mask leaves out"
@@ -178,7 +179,7 @@ def must_have_shape(subject: Subject, case: Case, seen: Observation, *, gradient
     for name in (*subject.returns, *(gradient_names(subject, op(subject.op)) if gradients else ())):
         known = wanted.get(name)
         if known is not None and (why := mismatch(name, seen.outputs.get(name), known.shape, known.dtype)):
-            raise RefusedError("results have the shape and dtype that the op demands", why)
+            raise RefusedError(AS_DEMANDED, why)
 
 
 def must_hold_for_all_inputs(recorded: RecordedGraph, *, paths: bool = False) -> None:
@@ -206,6 +207,8 @@ def must_hold_for_all_inputs(recorded: RecordedGraph, *, paths: bool = False) ->
         raise RefusedError(RUNS, why)
     for kernel in recorded.early:
         raise RefusedError(RUNS, f"{kernel} may begin before what was launched before it has ended")
+    for name in recorded.elsewhere:
+        raise RefusedError(AS_DEMANDED, f"{name} lies on another device than the arguments")
     for name in recorded.overwritten:
         raise RefusedError("arguments are left as they are", f"something else is stored in {name}")
     if recorded.clash:
