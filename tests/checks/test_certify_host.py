@@ -346,6 +346,14 @@ PINNED = "torch.empty(x.shape, pin_memory=True)"
             f"h = {PINNED}\n_forward[(3,)](x, h, w, b, columns, eps, BLOCK=16)\ny = h.clone().to(x.device)",
             "launch that takes memory of the host",
         ),
+        (
+            "e = torch.cuda.Event()\ne.record()\nif not e.query(): y.zero_()",
+            "question for what a device has done by now",
+        ),
+        (
+            "if not torch.cuda.current_stream().query(): y.zero_()",
+            "question for what a device has done by now",
+        ),
         ("y = y.to('cpu').clone().to(x.device)", ""),
         ("y = y.to(x.device, non_blocking=True)", ""),
         ("h = torch.ones(12)\nd = h.to(x.device, non_blocking=True)\nh.zero_()\ny = y * d", ""),
@@ -353,6 +361,7 @@ PINNED = "torch.empty(x.shape, pin_memory=True)"
     ],
     ids=[
         *("to_the_host", "into_pinned", "from_pinned", "copied_from_pinned", "pinned_in_a_launch"),
+        *("event", "stream"),
         *("waited_for", "on_the_device", "not_pinned", "waited_for_in_pinned"),
     ],
 )

@@ -49,7 +49,8 @@ class MachineSession:
     raised, but for refused ones. `tuning`: how autotuned kernels choose. `reached`: notes which code runs.
     `streamed`: whether another stream than the default one was ever current.
     `early`: those of `codes` that were launched so that they may begin before what came before has ended.
-    `unwaited`: in words, by what the host and a device share memory and nobody waits for either.
+    `unwaited`: in words, by what the host shares memory with a device, or asks how far it is, and does not
+    wait for it.
     `asked_processors`: how often a wrapper has read the number of multiprocessors.
     """
 

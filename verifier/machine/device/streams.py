@@ -20,6 +20,13 @@ def _session() -> MachineSession:
     return opened
 
 
+def _done() -> bool:
+    """Say yes, as the machine has it, and note that a device might still be at work."""
+    if (opened := current()) is not None:
+        opened.unwaited.add("question for what a device has done by now")
+    return True
+
+
 def index_of(device: object) -> int:
     """Return the number of a device, that of the current one for None or no number."""
     if isinstance(device, int):
@@ -49,7 +56,7 @@ class Stream:
 
     def query(self) -> bool:
         """Whether all of its work is done."""
-        return True
+        return _done()
 
     def synchronize(self) -> None:
         """Wait for nothing."""
@@ -126,10 +133,11 @@ class Event:
 
     def query(self) -> bool:
         """Whether it has happened."""
-        return True
+        return _done()
 
     def elapsed_time(self, other: object) -> float:
         """Milliseconds; the machine has no clock."""
+        _done()
         return 1.0
 
 
