@@ -21,6 +21,7 @@ from pathlib import Path
 from other_means import UncheckedError, confirmed
 
 from verifier.audit.report.json_parts import Document, mapping, number, parts
+from verifier.checks import checks
 from verifier.records.verdict import BAD, Verdict
 from verifier.subjects.libraries import library_files
 from verifier.subjects.load_file import load
@@ -80,8 +81,8 @@ def _named(library: Document) -> str:
 def _library(reports: Sequence[Document], library: Document, commit: str) -> Iterator[str]:
     versions = mapping(reports[-1]["versions"])
     used = ", ".join(f"{one} {versions[one]}" for one in ("triton", "torch", "norm-verifier"))
-    checks = sorted({str(line["check"]) for report in reports for line in parts(report, "lines")})
-    alone = f" Only {checks[0]} was run." if len(checks) == 1 else ""
+    asked = sorted({str(line["check"]) for report in reports for line in parts(report, "lines")})
+    alone = f" Only {asked[0]} was run." if len(asked) == 1 else ""
     used += f" at commit {commit}" if commit else ""
     yield f"## {_named(library)}\n\nImported as `{library['package']}`; with {used}.{alone}"
     heads = ("norm", "op", "dtype", "verdict", "worst error of bound", "error / bound", "checks", "reach")
@@ -96,6 +97,7 @@ def _library(reports: Sequence[Document], library: Document, commit: str) -> Ite
         left += _without_report(
             str(library["path"]), {(row[0], row[2]) for row in rows} | {n for n, *_ in left}
         )
+        left += _asked_in_part(reports)
     if left:
         yield f"### Not run in {_named(library)}\n\n" + "\n".join(_by_reason(left))
     yield from _findings([f for report in reports for f in parts(report, "findings")], library)
@@ -160,6 +162,20 @@ def _without_report(path: str, met: AbstractSet[object]) -> Iterator[tuple[str, 
         lacking = [one for one in subject.dtypes if not {subject.name, (subject.name, one)} & met]
         if lacking:
             yield subject.name, f"in {', '.join(lacking)}", "not audited"
+
+
+def _asked_in_part(reports: Sequence[Document]) -> Iterator[tuple[str, str, str]]:
+    """Yield the norms of which not all checks were asked in some dtypes, and which were."""
+    asked: dict[tuple[str, str], set[str]] = {}
+    for line in (line for report in reports for line in parts(report, "lines")):
+        asked.setdefault((str(line["subject"]), str(line["dtype"])), set()).add(str(line["check"]))
+    dtypes: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (subject, dtype), found in asked.items():
+        if missing := tuple(name for name in checks() if name not in found):
+            dtypes.setdefault((subject, missing), []).append(dtype)
+    for (subject, missing), those in dtypes.items():
+        named = ", ".join(name for name in checks() if name not in missing)
+        yield subject, f"in {', '.join(sorted(those, key=DTYPES.index))}", f"asked {named} alone"
 
 
 def _by_reason(left: Sequence[tuple[str, str, str]]) -> Iterator[str]:

@@ -157,3 +157,15 @@ def test_what_the_page_tells_to_replay_is_there():
     for one in replayed:
         file, _, name = one.partition("#")
         assert name in witness.read(ROOT / file)
+
+
+def test_checks_that_were_not_asked_in_some_dtypes_are_told(libraries):
+    def asked(dtype, *names):
+        lines = [{"subject": "norm", "dtype": dtype, "check": name} for name in names]
+        return {"lines": lines}
+
+    every = tuple(libraries.checks())
+    reports = [asked("float16", *every), asked("bfloat16", "finite"), asked("float32", "finite")]
+    told = list(libraries._asked_in_part(reports))
+    assert told == [("norm", "in float32, bfloat16", "asked finite alone")]
+    assert not list(libraries._asked_in_part([*reports, asked("float32", *every), asked("bfloat16", *every)]))
