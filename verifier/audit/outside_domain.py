@@ -7,8 +7,8 @@ from dataclasses import replace
 from strategies.hazards import hazard_names
 from strategies.values import Values
 from verifier.audit import rules
-from verifier.cases.fixed_list import STRENGTHS
 from verifier.cases.plan import Plan
+from verifier.cases.possible_choices import STRENGTHS
 from verifier.cases.recipe import Recipe, build
 from verifier.ops import op
 from verifier.records.case import Case

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from strategies.hazards import hazard_names
 from strategies.layouts import Layout
 from strategies.values import Values
-from verifier.cases.extents_and_layouts import CUT, PADDED, cover_layouts, cover_shapes
+from verifier.cases.extents_and_layouts import CUT, LEADING, PADDED, cover_layouts, cover_shapes
 from verifier.cases.hazards import joint_hazards
 from verifier.cases.pairwise import Choice, Factor, pairwise
 from verifier.cases.plan import EDGE_EPS, GRADIENT_HAZARDS, Plan
-from verifier.cases.recipe import Recipe, has_room, with_derived
-from verifier.ops import Op, Shapes
+from verifier.cases.possible_choices import FEW_COLUMNS, MILDEST, STRENGTHS, Aimed, Possible, shows
+from verifier.cases.recipe import Recipe
+from verifier.ops import Shapes
 from verifier.ops import op as named_op
 from verifier.records.case import Case
 from verifier.records.subject import INPUT, PARAMETERS, Domain, Subject
 
-STRENGTHS = (0, 3, 1, 5, 2, 4, 6, 7)
-"""Of hazards, in the order in which the fixed list takes them: mild, harder, and all that lies between."""
 CARRIED_STRENGTHS = (0, 1)
 """The same where another tensor carries the hazard: NaN, then infinity."""
 SMALL_SCALE = -10
@@ -30,8 +29,6 @@ TINY_EPS, TINY_SCALE = 1e-20, -20
 near what kernels raise it to; half precision still holds them."""
 FAR, USUAL_MEAN, STRONGEST = "cancellation", 100.0, 7
 """The hazard of rows far from zero, their mean where no limit of it is promised, and the largest strength."""
-FEW_COLUMNS = 2
-"""In so many columns, or fewer, ordinary numbers may be alike."""
 VECTOR = 8
 """Elements of the widest vectors that kernels load: 16 bytes of a format of two."""
 _PLAIN = 2.5
@@ -65,7 +62,7 @@ def covering(
     """
     if not cover_shapes(plan):
         return
-    possible = _Possible(named_op(subject.op), subject, plan)
+    possible = Possible(named_op(subject.op), subject, plan)
     made: list[Recipe] = []
     number = 0
 
@@ -78,6 +75,7 @@ def covering(
         _small_beside_tiny_eps(subject, plan, possible),
         _far_from_zero(subject, plan, possible),
         *_cut_from_matrices(subject, plan, possible),
+        *_axes_exchanged(subject, plan, possible),
     )
     for _ in pairwise(
         factors(subject, plan), possible=possible, accept=wanted, patience=patience, early=early
@@ -127,7 +125,7 @@ def factors(subject: Subject, plan: Plan) -> list[Factor]:
     return [every[leading], *(factor for name, factor in every.items() if name != leading)]
 
 
-def _aligned_otherwise(subject: Subject, plan: Plan, possible: _Possible) -> dict[str, Choice]:
+def _aligned_otherwise(subject: Subject, plan: Plan, possible: Possible) -> dict[str, Choice]:
     """Return what comes early, by its words: misaligned parameters of each dtype, nothing else laid out.
 
     Rows are as long as several vectors: whether they are read so may be decided by the input's alignment, or
@@ -143,7 +141,7 @@ def _aligned_otherwise(subject: Subject, plan: Plan, possible: _Possible) -> dic
     return {words: choice for words, choice in every.items() if possible(choice)}
 
 
-def _small_beside_tiny_eps(subject: Subject, plan: Plan, possible: _Possible) -> Recipe | None:
+def _small_beside_tiny_eps(subject: Subject, plan: Plan, possible: Possible) -> Recipe | None:
     """Return small ordinary numbers beside the tiny eps, where each eps must be tried.
 
     It comes besides the pairs: in these, inputs beside a tiny eps are large, too, and overflow.
@@ -157,7 +155,7 @@ def _small_beside_tiny_eps(subject: Subject, plan: Plan, possible: _Possible) ->
     return replace(recipe, input=replace(recipe.input, scale=TINY_SCALE))
 
 
-def _far_from_zero(subject: Subject, plan: Plan, possible: _Possible) -> Recipe | None:
+def _far_from_zero(subject: Subject, plan: Plan, possible: Possible) -> Recipe | None:
     """Return rows about a mean of as many standard deviations as are promised, where each eps must be tried.
 
     It comes besides the pairs: in these, a large mean meets one column, or comes late.
@@ -185,13 +183,13 @@ def _largest_mean(subject: Subject, plan: Plan) -> int | None:
     return sum(10.0**k <= largest for k in range(1, STRONGEST + 1)) or None
 
 
-def _shape_of_spread(plan: Plan, possible: _Possible) -> tuple[int, int] | None:
+def _shape_of_spread(plan: Plan, possible: Possible) -> tuple[int, int] | None:
     """Return the first shape with rows of more than a few columns."""
     wide = (shape for shape in cover_shapes(plan) if shape[0] > 0 and shape[1] > FEW_COLUMNS)
     return next((shape for shape in wide if possible.shapes(*shape, 0)), None)
 
 
-def _cut_from_matrices(subject: Subject, plan: Plan, possible: _Possible) -> Iterator[Recipe]:
+def _cut_from_matrices(subject: Subject, plan: Plan, possible: Possible) -> Iterator[Recipe]:
     """Yield rows of whole vectors that were cut out of matrices, in all tensors like the input alike.
 
     One that was a column: its elements lie apart, a row by 1. No level of layouts alone shows that: of one
@@ -201,18 +199,39 @@ def _cut_from_matrices(subject: Subject, plan: Plan, possible: _Possible) -> Ite
     for cut, several in ((CUT, False), (PADDED, True)):
         shapes = (s for s in cover_shapes(plan) if (s[0] > 1) == several and _in_vectors(*s))
         shape = next((s for s in shapes if possible.shapes(*s, 0)), None)
-        if shape is None or not {*cut.kinds} <= {*plan.layouts} or plan.placements:
-            continue
-        found = possible.shapes(*shape, 0)
-        names = [n for n in plan.laid_out(possible.op, subject) if n not in subject.mutates]
-        like = [n for n in names if found and found.tensors.get(n, ()) == found.tensors["input"]]
-        if laid := tuple((n, cut) for n in like if found and _shows(found, n, cut)):
+        if shape is not None and (laid := _laid_alike(cut, shape, 0, subject, possible)):
             yield _plain(shape, possible, layout=laid)
 
 
-def _plain(shape: tuple[int, int], possible: _Possible, **levels: object) -> Recipe:
+def _axes_exchanged(subject: Subject, plan: Plan, possible: Possible) -> Iterator[Recipe]:
+    """Yield rows to which three axes lead, in reverse order in memory, in all tensors like the input alike.
+
+    No step of one axis follows from another's; a kernel may take that of samples for tokens times theirs.
+    """
+    for shape in cover_shapes(plan):
+        for variant in plan.variants_of(possible.op):
+            found = possible.shapes(*shape, variant)
+            leading = () if found is None else found.tensors["input"][:-1]
+            three = len(leading) > 2 and min(leading[:3]) > 1 and not shape[0] % math.prod(leading[:3])
+            if three and (laid := _laid_alike(LEADING[0], shape, variant, subject, possible)):
+                yield _plain(shape, possible, variant=variant, layout=laid)
+                return
+
+
+def _laid_alike(
+    layout: Layout, shape: tuple[int, int], variant: int, subject: Subject, possible: Possible
+) -> tuple[tuple[str, Layout], ...]:
+    plan, found = possible.plan, possible.shapes(*shape, variant)
+    if found is None or not {*layout.kinds} <= {*plan.layouts} or plan.placements:
+        return ()
+    names = [n for n in plan.laid_out(possible.op, subject) if n not in subject.mutates]
+    like = [n for n in names if found.tensors.get(n, ()) == found.tensors["input"]]
+    return tuple((n, layout) for n in like if shows(found, n, layout))
+
+
+def _plain(shape: tuple[int, int], possible: Possible, **levels: object) -> Recipe:
     """Return the recipe of ordinary numbers in a shape, with all that may be given."""
-    values = {"hazard": "ordinary", "strength": _MILDEST, "gradient": "ordinary", "joint": None}
+    values = {"hazard": "ordinary", "strength": MILDEST, "gradient": "ordinary", "joint": None}
     given = {name: name in possible.given for name in ("weight", "bias", *possible.op.varied)}
     held = {"shape": shape, "variant": 0, "layout": (), "eps": possible.plan.eps[0]}
     return _recipe({**held, **values, **given, **levels}, 0, possible.op.varied)
@@ -227,16 +246,6 @@ def _in_vectors(rows: int, columns: int) -> bool:
     return rows > 0 and columns >= 4 * VECTOR and columns % VECTOR == 0
 
 
-class Aimed(NamedTuple):
-    """Which tensor carries the hazard, and how strong it is."""
-
-    tensor: str
-    strength: int
-
-
-_MILDEST = Aimed("input", STRENGTHS[0])
-
-
 def _aims(carriers: Sequence[str]) -> list[Aimed]:
     """Return every strength for the input, which comes first, and few for what else carries the hazard."""
     return [Aimed(n, s) for n in carriers for s in (STRENGTHS if n == "input" else CARRIED_STRENGTHS)]
@@ -246,7 +255,7 @@ def _strengths(hazards: Sequence[str], plan: Plan, carriers: Sequence[str]) -> F
     """Return the strengths of hazards, of which ordinary numbers have none.
 
     The mildest comes most often, except where a check asks for hazards alone: it aims at hard numbers. Where
-    each strength must be shown, inputs without elements, which show none, have the mildest (`_Possible`).
+    each strength must be shown, inputs without elements, which show none, have the mildest (`Possible`).
     """
     empty = sum(0 in shape for shape in cover_shapes(plan)) if "strength" in plan.must else 0
     levels = _aims(carriers) if set(hazards) != {"ordinary"} else _aims(carriers)[:1]
@@ -281,80 +290,12 @@ def _recipe(choice: Choice, number: int, varied: tuple[str, ...]) -> Recipe:
     return recipe.carried_by(aimed.tensor)
 
 
-class _Possible:
-    """Whether the op and the subject have a case of some levels, as far as shapes tell."""
-
-    def __init__(self, op: Op, subject: Subject, plan: Plan) -> None:
-        self.op, self.subject, self.plan = op, subject, plan
-        self.known: dict[tuple[int, int, int], Shapes | None] = {}
-        self.fits: dict[object, bool] = {}
-        self.given = {name for name, levels in plan.parameters_of(op, subject).items() if True in levels}
-        self.dtypes = plan.parameter_dtypes_of(op, subject)
-        self.mixed = plan.mixed_dtypes_of(op, subject)
-
-    def __call__(self, choice: Choice) -> bool:
-        joint, layout = choice.get("joint"), choice.get("layout", ())
-        needs = {*joint_hazards()[joint].NEEDS} if joint else set()
-        carrier = {choice["strength"].tensor} if "strength" in choice else set()
-        absent = {name for name in ("weight", "bias", *self.op.varied) if choice.get(name) is False}
-        # A joint hazard, or one that is carried, replaces the gradient that a recipe would draw.
-        replaced = "grad_output" in needs | carrier and choice.get("gradient", "ordinary") != "ordinary"
-        # Where each strength must be shown, one is enough for what shows none: an empty input.
-        aimed = choice.get("strength", _MILDEST) != _MILDEST and "strength" in self.plan.must
-        if aimed and 0 in choice.get("shape", ()):
-            return False
-        if choice.get("eps") == 0 and not _spread(choice):
-            return False
-        if replaced or absent & (needs | carrier | {name for name, _ in layout}):
-            return False
-        if choice.get("parameter_dtype") in self.dtypes[1:] and not self.given - absent:
-            return False
-        if isinstance(choice.get("parameter_dtype"), tuple) and {"weight", "bias"} & absent:
-            return False
-        key = (choice.get("shape"), choice.get("variant"), layout)
-        if key not in self.fits:
-            extents = cover_shapes(self.plan) if key[0] is None else [key[0]]
-            variants = self.plan.variants_of(self.op) if key[1] is None else [key[1]]
-            laid = (self.shapes(rows, columns, variant) for rows, columns in extents for variant in variants)
-            self.fits[key] = any(s is not None and all(_shows(s, n, p) for n, p in layout) for s in laid)
-        return self.fits[key]
-
-    def shapes(self, rows: int, columns: int, variant: int) -> Shapes | None:
-        """Return the shapes of a variant that the subject takes within the plan, or None."""
-        key = (rows, columns, variant)
-        if key not in self.known:
-            found = self.op.shapes(rows, columns, variant)
-            taken = found is not None and has_room(self.op, self.subject, found)
-            deep = (
-                self.plan.max_rank is not None and found and len(found.tensors["input"]) > self.plan.max_rank
-            )
-            wanted = found if taken and not deep else None
-            self.known[key] = wanted and with_derived(self.op, self.subject, wanted)
-        return self.known[key]
-
-
-def _spread(choice: Choice) -> bool:
-    """Return whether every row has a variance: a case whose eps is zero has no value without one."""
-    ordinary = choice.get("hazard", "ordinary") == "ordinary" and choice.get("joint") is None
-    return (
-        ordinary
-        and not any(layout.expanded != "none" for _, layout in choice.get("layout", ()))
-        and ("shape" not in choice or choice["shape"][1] > FEW_COLUMNS)
-    )
-
-
-def _shows(shapes: Shapes, name: str, layout: Layout) -> bool:
-    """Return whether a tensor is there and can lie so, otherwise than contiguous."""
-    shape = shapes.tensors.get(name)
-    return shape is not None and layout.applies_to(shape) and layout.differs(shape)
-
-
 def to_be_tried(subject: Subject, plan: Plan) -> list[str]:
     """Return what a PASS needs: each tensor with each kind of layout, and what else the plan names.
 
     Layouts and levels are those that the plan asks for and the subject can be given.
     """
-    possible = _Possible(named_op(subject.op), subject, plan)
+    possible = Possible(named_op(subject.op), subject, plan)
     every = {
         (r, c, v): s
         for r, c in cover_shapes(plan)
@@ -365,7 +306,7 @@ def to_be_tried(subject: Subject, plan: Plan) -> list[str]:
         f"{name} {kind}": None
         for level in cover_layouts(plan, subject)
         for name, layout in level
-        if any(_shows(shapes, name, layout) for shapes in every.values())
+        if any(shows(shapes, name, layout) for shapes in every.values())
         for kind in layout.kinds
     }
     levels = {

@@ -12,7 +12,7 @@ from verifier.arithmetic.formats import Array
 from verifier.ops import Shapes, Tensors
 from verifier.ops.rows.compose_bounds import case_array
 from verifier.ops.rows.results import with_saved_statistics
-from verifier.ops.rows.two_factors import two_factors
+from verifier.ops.rows.two_factors import three_factors, two_factors
 from verifier.oracle.enclosure import Enclosure
 from verifier.oracle.problem import RowSolution
 from verifier.oracle.rows.problem import RowProblem
@@ -44,7 +44,7 @@ def shapes(
         if rows != 1:
             return None
     elif variant == 4:
-        leading = (1, *two_factors(rows))
+        leading = three_factors(rows)
     elif variant == 5:
         first, rest = two_factors(columns)
         leading, trailing = two_factors(rows), (first, *two_factors(rest))

@@ -12,3 +12,10 @@ def two_factors(extent: int) -> tuple[int, int]:
         return (1, extent)
     first = next((p for p in PRIMES if extent % p == 0), 1)
     return (first, extent // first)
+
+
+def three_factors(extent: int) -> tuple[int, int, int]:
+    """Return three factors, all greater than 1 if there are such; else (1, first, second)."""
+    first, rest = two_factors(extent)
+    second, third = two_factors(rest)
+    return (first, second, third) if third > 1 else (1, first, rest)
