@@ -49,7 +49,10 @@ def forward_tile(rows, columns, dtype):
     block, size = triton.next_power_of_2(columns), dtype.itemsize
     early = rows * block <= 2**20 or block <= (4096 if size > 2 else 1024)
     if block < 256:
-        return 1024 // block, block, 4, early, None
+        elements = 2048 if block == 128 and size == 2 else 1024
+        return elements // block, block, 4, early, None
+    if block == 256 and rows >= 2048:
+        return 4, block, 2, early, None
     if block <= 1024:
         return 2 if rows >= 2048 and block * size <= 2048 else 1, block, max(block // 512, 1), early, None
     registers = {2: {4096: 64, 8192: 64, 16384: 64}, 4: {8192: 80, 16384: 64}}.get(size, {})

@@ -88,7 +88,7 @@ class _Softmax(torch.autograd.Function):
         rows, columns = x.shape
         output = torch.empty(rows, columns, dtype=input.dtype, device=input.device)
         top, total = torch.empty(2, rows, dtype=torch.float32, device=input.device)
-        tall, block, warps = row_tile(columns)
+        tall, block, warps = row_tile(columns, input.dtype)
         with skeleton.on(input):
             _forward[(triton.cdiv(rows, tall),)](
                 x, output, top, total, x.stride(0), rows, columns,
@@ -121,15 +121,16 @@ def softmax_by(op, input, dim):
     return _Softmax.apply(input, dim % input.dim(), op == "log_softmax")
 
 
-def row_tile(columns):
+def row_tile(columns, dtype):
     """Rows and columns of a tile of the forward, and its warps; at most 64 elements are a lane's."""
     block = triton.next_power_of_2(columns)
-    return max(1, 2048 // block), block, min(max(block // 512, 4), 32)
+    elements = 1024 if dtype == torch.float32 and block <= 256 else 2048
+    return max(1, elements // block), block, min(max(block // 512, 4), 32)
 
 
 def backward_tile(columns, dtype, log):
     """The same of the backward: the longest rows of float32 need more registers than 32 warps have."""
-    tall, block, warps = row_tile(columns)
+    tall, block, warps = row_tile(columns, dtype)
     if block == LONGEST_ROW and dtype == torch.float32:
         warps = 16 if log else 8
     return tall, block, warps
@@ -137,7 +138,9 @@ def backward_tile(columns, dtype, log):
 
 def _row_depth(columns):
     """Additions that a leaf of a row's sum meets at most, in a tile or beyond."""
-    return _depth(*row_tile(columns)[1:], columns) if columns <= LONGEST_ROW else wide.row_depth(columns)
+    if columns > LONGEST_ROW:
+        return wide.row_depth(columns)
+    return _depth(*row_tile(columns, torch.float16)[1:], columns)  # of one row, float32 has as many lanes
 
 
 def _backward_depth(columns):
