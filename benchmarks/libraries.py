@@ -59,14 +59,17 @@ def page(reports: Sequence[Document], commits: Mapping[str, str]) -> Iterator[st
         "a witness, and told below; `UNDECIDED`: checks that ended in neither a failure nor a proof, with "
         "`(known)` since a declared defect concerns all of their cases. *worst error of bound*: the absolute "
         "error that comes closest to its proved bound, of outputs and gradients, and that bound; of norms "
-        "that no op describes it is the running bound of the compiled code. *checks*: so many had something "
-        "to run. *reach*: functions that ran and loops that turned more than once, of those of the kernels; "
+        "that no op describes it is the running bound of the compiled code. *checks*: so many of those that "
+        "were asked had something to run. *reach*: functions that ran and loops that turned more than once, "
+        "of those of the kernels; "
         "what is lacking is named below the table, as are declared norms that were not audited for this "
         "page."
     )
     found = {_named(one): one for report in reports for one in parts(report, "libraries")}
     for name in sorted(found, key=lambda name: (name.split()[0], -len(reports_of(reports, name)), name)):
-        yield from _library(reports_of(reports, name), found[name], commits.get(name.split()[0], ""))
+        yield from _library(
+            reports_of(reports, name), found[name], commits.get(name, commits.get(name.split()[0], ""))
+        )
 
 
 def reports_of(reports: Sequence[Document], name: str) -> list[Document]:
@@ -147,6 +150,8 @@ def _not_run(report: Document) -> Iterator[tuple[str, str, str]]:
     for one in parts(report, "lines"):
         if one["subject"] not in ran:
             yield str(one["subject"]), "", str(one["skipped"])
+        elif str(one["skipped"]).startswith("left out"):
+            yield str(one["subject"]), f"{one['check']} in {one['dtype']}", str(one["skipped"])
     for one in parts(report, "reach"):
         for place in parts(one, "lacking"):
             if place["kind"] in ("function", "loop") and place["why"] != "in no kernel that was launched":
@@ -237,7 +242,11 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("reports", nargs="+", type=Path)
     parser.add_argument(
-        "--commit", action="append", default=[], metavar="DISTRIBUTION=COMMIT", help="which audited it"
+        "--commit",
+        action="append",
+        default=[],
+        metavar="DISTRIBUTION[ VERSION]=COMMIT",
+        help="which audited it",
     )
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "libraries.md")
     options = parser.parse_args(arguments)
