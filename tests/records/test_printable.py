@@ -158,3 +158,11 @@ def test_what_a_file_that_does_not_load_says_is_one_printable_line(command, tmp_
 
 def test_a_message_stays_one_line_whoever_wrote_it():
     assert Outcome(verdict=Verdict.FAIL, message=f"a\n{ESCAPES}").message == r"a \x1b[31m\x1b]0;title\x07"
+
+
+def test_the_first_line_of_an_exception_is_the_first_that_has_words():
+    assert (
+        said(RuntimeError("\n  cannot compile\nsee the log"), first_line=True)
+        == "RuntimeError: cannot compile"
+    )
+    assert said(RuntimeError("\n"), first_line=True) == "RuntimeError:"

@@ -40,7 +40,7 @@ def text_of(error: BaseException) -> str:
 
 def said(error: BaseException, *, first_line: bool = False) -> str:
     """Return an exception as one line, "type: text", made printable by `line`."""
-    text = f"{type(error).__name__}: {text_of(error)}".strip()
+    text = f"{type(error).__name__}: {text_of(error).strip()}".strip()
     return line(text.splitlines()[0] if first_line else text)
 
 
