@@ -25,7 +25,6 @@ from verifier.records.subject import Trees
 from verifier.subjects.load_file import builtin_files, load
 
 MIXED = {
-    ("rms_norm_tiled_triton", True): ("rms_norm_tiled_triton.py:47",),  # lanes of a butterfly: either square
     ("softmax_cuda", True): ("softmax_tiers_cuda.cuh:50",),  # T11 counts each use of an exponential
 }
 UNBOUNDED = ("softmax", "welford_triton", "gate", "tanh")
@@ -332,9 +331,10 @@ def test_merges_with_gradients_are_certified_by_the_claims_that_are_needed(runne
 
 
 def test_a_refusal_names_no_difference_of_fusing_alone(runner):
-    written = "        c2 = divide(tl.sum(g, axis=0), count)\n        tl.store"
+    written = "        c1, c2 = divide(along_hat, count), divide(plain, count)\n        tl.store"
     subject = planted(
-        {written: written.replace("count)", "count - 1.0)")}, KERNELS / "layer_norm_welford_triton.py"
+        {written: written.replace("plain, count)", "plain, count - 1.0)")},
+        KERNELS / "layer_norm_welford_triton.py",
     )
     case = build(op("layer_norm"), subject, "float16", Recipe(rows=3, columns=33), gradients=True)
     found = certified(subject, case, runner=runner, gradients=True)

@@ -66,7 +66,7 @@ def planted(changes, source=LAYER_NORM):
 VARIANCE = "return mean, divide(tl.sum(total, axis=0), count)"
 SAVED = "tl.store(rstds + row, rstd)"
 DX = "(g - (hat * c1 + c2)) * rstd"
-C1 = "c1 = divide(tl.sum(hat * g, axis=0), count)"
+MEANS = "        c1, c2 = divide(along_hat, count), divide(plain, count)"
 RECIPROCAL_ROOT = "tl.store(rstds + row, divide(tl.full((), 1.0, ACCUMULATE), root({})))"
 EVERYTHING = {"output", "rstd", "grad_input", "grad_weight"}
 
@@ -96,7 +96,7 @@ MUTANTS = {
     "c1 dropped": ({DX: "(g - c2) * rstd"}, {"grad_input"}),
     "c2 dropped": ({DX: "(g - hat * c1) * rstd"}, {"grad_input"}),
     "sign of c1": ({DX: "(g - (c2 - hat * c1)) * rstd"}, {"grad_input"}),
-    "c1 over N - 1": ({C1: C1.replace("count)", "count - 1)")}, {"grad_input"}),
+    "c1 over N - 1": ({MEANS: MEANS.replace("hat, count)", "hat, count - 1)")}, {"grad_input"}),
     "grad_weight without rstd": (
         {"part_dw += d * hat": "part_dw += d * tl.where(inside, value - mean, 0.0)"},
         {"grad_weight"},

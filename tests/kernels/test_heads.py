@@ -33,7 +33,12 @@ def test_rows_that_are_read_elsewhere_are_found(name):
     subject = with_fault(*FAULTS[name])
     with Runner("machine") as runner:
         found = Examination(
-            subject=subject, check_name="layouts", dtype="float16", runner=runner, budget=Budget(cases=12)
+            subject=subject,
+            check_name="layouts",
+            dtype="float16",
+            runner=runner,
+            budget=Budget(cases=12, findings=1),
+            shrinks=False,
         ).run()
     assert {finding.verdict for finding in found.findings} & {Verdict.FAIL, Verdict.CRASH}
 
