@@ -41,8 +41,8 @@ def as_rows(rows):
 def forward_tile(rows, columns, dtype):
     """Rows and columns of a tile of a norm, its warps, and when and where its lanes hold what they need.
 
-    Short rows have few warps, so that little waits at a barrier, and two of many rows are on their way at
-    once. Weight and bias are loaded with the row (early) where it does not fill the registers, or where there
+    Short rows have few warps, so that little waits at a barrier. How many rows a tile has follows from their
+    length alone: of two tiles of other heights lanes add other elements of a row. Weight and bias are loaded with the row (early) where it does not fill the registers, or where there
     are so few rows that nobody else would use them. Else the compiler may use so many registers a lane, which
     leave room for a second tile. None of this changes which lane adds what.
     """
@@ -51,10 +51,8 @@ def forward_tile(rows, columns, dtype):
     if block < 256:
         elements = 2048 if block == 128 and size == 2 else 1024
         return elements // block, block, 4, early, None
-    if block == 256 and rows >= 2048:
-        return 4, block, 2, early, None
     if block <= 1024:
-        return 2 if rows >= 2048 and block * size <= 2048 else 1, block, max(block // 512, 1), early, None
+        return 1, block, max(block // 512, 1), early, None
     registers = {2: {4096: 64, 8192: 64, 16384: 64}, 4: {8192: 80, 16384: 64}}.get(size, {})
     return 1, block, forward_warps(block), early, None if early else registers.get(block)
 

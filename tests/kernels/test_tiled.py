@@ -1,13 +1,14 @@
 """Kernels of several rows a program: what goes wrong where a program takes tiles in turns is caught."""
 
 import pytest
+import torch
 from checks_support import KERNELS, SKELETONS, failures, subject_of, subject_of_texts
 
 pytest.importorskip("triton", reason="the subjects are Triton kernels; Triton is not installed")
 
 from strategies.values import Values
 from verifier.audit.trial import Trial
-from verifier.cases.recipe import Recipe, build
+from verifier.cases.recipe import Recipe, assemble, build
 from verifier.execution import Runner
 from verifier.ops import op
 
@@ -79,3 +80,21 @@ def test_a_fault_of_the_programs_that_sum_columns_of_few_rows_shows(name):
     subject = with_fault(right, wrong)
     assert {failure.output for failure in judged(subject, rows, columns=300)} == {"grad_weight"}
     assert not judged(subject, 769, columns=300)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [("rms_norm_tiled_triton", 250), ("layer_norm_compensated_triton", 250), ("rms_norm_heads_triton", 250)],
+)
+def test_a_row_has_the_same_bits_among_few_rows_and_among_thousands(name, columns):
+    """`batch_invariance` has few rows in all of its cases: no other tile is launched for them."""
+    subject, few = subject_of(KERNELS / f"{name}.py"), 5
+    recipe = Recipe(rows=2051, columns=columns, input=Values(seed=1))
+    case = build(op(subject.op), subject, "float16", recipe, gradients=True)
+    rows = {n: t[:few].contiguous() if t is not None and t.dim() > 1 else t for n, t in case.tensors.items()}
+    others = assemble(op(subject.op), case.dtype, rows, case.scalars, {}, hazard="", origin="")
+    with Runner("machine") as runner:
+        whole, part = (runner.run(subject, one, gradients=False).outputs for one in (case, others))
+    assert part["output"].shape[0] == few
+    for result in subject.returns:
+        assert torch.equal(whole[result][:few], part[result]), result
