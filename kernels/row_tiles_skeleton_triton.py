@@ -42,9 +42,10 @@ def forward_tile(rows, columns, dtype):
     """Rows and columns of a tile of a norm, its warps, and when and where its lanes hold what they need.
 
     Short rows have few warps, so that little waits at a barrier. How many rows a tile has follows from their
-    length alone: of two tiles of other heights lanes add other elements of a row. Weight and bias are loaded with the row (early) where it does not fill the registers, or where there
-    are so few rows that nobody else would use them. Else the compiler may use so many registers a lane, which
-    leave room for a second tile. None of this changes which lane adds what.
+    length alone: of two tiles of other heights lanes add other elements of a row. Weight and bias are loaded
+    with the row (early) where it does not fill the registers, or where there are so few rows that nobody else
+    would use them. Else the compiler may use so many registers a lane, which leave room for a second tile.
+    None of this changes which lane adds what.
     """
     block, size = triton.next_power_of_2(columns), dtype.itemsize
     early = rows * block <= 2**20 or block <= (4096 if size > 2 else 1024)

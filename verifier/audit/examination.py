@@ -147,10 +147,11 @@ class Examination(Trial):
         plan = self.check.plan(self.subject, self.op)
         search.budget = self.budget.taken_by(plan, len(self.subject.extents))
         # Of a check that takes a few cases alone, shapes that come first come besides: the budget has room.
-        # So does what is tried otherwise, of every check.
+        # So do they where the other cases sweep numbers of rows, and what is tried otherwise, of every check.
         of = search.budget if plan.most is None else self.budget
         search.steering = self._steering(plan, of, line)
-        besides = [s for s in search.steering.shapes if plan.most is not None or s.variation]
+        aside = plan.most is not None or plan.for_many is not None
+        besides = [s for s in search.steering.shapes if aside or s.variation]
         search.budget = replace(search.budget, cases=search.budget.cases + len(besides))
         return line, search, self._shortened(plan, search.steering)
 
@@ -190,6 +191,8 @@ class Examination(Trial):
             if cases and seconds and self.check.dry_ways is not no_ways:
                 apart = called_apart(self.subject, self.dtype, self.runner.backend, self.runner.options)
             return self._few(plan, budget, line, reaching, apart.get(self.check_name, ()))
+        if plan.for_many is not None:
+            return self._for_many(plan.for_many, budget, line, found)
         brief = budget.size == "quick"
         by_bounds = self.check_name in CODE_SHOWN_BY
         again = wanted_again(self.subject, plan, few=brief)
@@ -232,11 +235,22 @@ class Examination(Trial):
             seconds=seconds,
         )
         own = steering((), apart, cases=cases, seconds=seconds)
-        if note := own.note(budget.words):
-            line.notes.append(note)
-        left_out = frozenset((str(shape), shape.seconds) for shape in own.left_out)
-        self.reach = joined((self.reach, Reach(left_out=left_out)))
+        self._leave_out(own, budget, line)
         return Steering(shapes=(*few.shapes, *own.shapes))
+
+    def _for_many(self, quick: int, budget: Budget, line: Line, found: Sweep) -> Steering:
+        """Choose where more rows are launched otherwise than few: no other check compares the two."""
+        cases, seconds = budget.steered
+        cases = min(cases, quick) if budget.size == "quick" else cases
+        chosen = steering((), found.for_many, cases=cases, seconds=seconds)
+        self._leave_out(chosen, budget, line)
+        return chosen
+
+    def _leave_out(self, chosen: Steering, budget: Budget, line: Line) -> None:
+        if note := chosen.note(budget.words):
+            line.notes.append(note)
+        left_out = frozenset((str(shape), shape.seconds) for shape in chosen.left_out)
+        self.reach = joined((self.reach, Reach(left_out=left_out)))
 
     def _measure_dtypes(self, plan: Plan, line: Line) -> None:
         """Try once what is not promised of parameters, where the search passed and has not ended for time."""

@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from verifier.cases.covering_shapes import cover, too_dear
+from verifier.cases.launched_for_many import launched_for_many
 from verifier.cases.priced_shape import CASE_SECONDS, Reaching, price
 from verifier.cases.reaching_shapes import PLAIN, failing, seen_around, too_wide
 from verifier.cases.recipe import Recipe, build, has_room
@@ -49,7 +50,7 @@ class Sweep:
     Last come those that are too dear to be run. forward: for checks that run the forward pass alone.
     why: why they are a plain list, or not all, in words. launched: kernels that any shape launches. loops: by
     file and line, whether one of theirs may turn more than once at a shape: True, False, or both. features:
-    all that any shape shows. ends: as of `ends_of`.
+    all that any shape shows. ends: as of `ends_of`. for_many: as of `launched_for_many`.
     """
 
     whole: tuple[Reaching, ...] = ()
@@ -59,6 +60,7 @@ class Sweep:
     loops: frozenset[tuple[str, int, bool]] = frozenset()
     features: frozenset[str] = frozenset()
     ends: tuple[ShapePoint, ...] = ()
+    for_many: tuple[Reaching, ...] = ()
 
 
 _known: dict[str, Sweep] = {}
@@ -122,6 +124,7 @@ def _made(
         loops=loops,
         features=frozenset[str]().union(*(seen.features for seen in known.values())),
         ends=ends_of(known),
+        for_many=launched_for_many(known),
     )
     return found, tuple(sorted(asking.files))
 
@@ -284,6 +287,7 @@ def _document(made: Sweep, sources: Iterable[str]) -> str:
         "loops": sorted(made.loops),
         "features": sorted(made.features),
         "ends": made.ends,
+        "for_many": listed(made.for_many),
     }
     return json.dumps(record)
 
@@ -306,6 +310,7 @@ def _read(file: Path) -> Sweep | None:
             loops=loops,
             features=frozenset(map(str, record["features"])),
             ends=ends,
+            for_many=shapes_of(record["for_many"]),
         )
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None

@@ -41,8 +41,9 @@ class Plan:
     reaching: whether the search begins with shapes that reach what a wrapper launches, beyond the limits;
     most_reaching: how many of them at most, with the first dtype that is asked for alone.
     reaching_hazards: of the input in them; the first inside the domain is taken. reaching_rows: how many rows
-    they have, where the check has its own rows and wants to know lengths alone. apart: elements from the
-    first row of such a shape to its last, in input and grad_output (0: rows lie together).
+    they have, where the check has its own rows and wants to know lengths alone. for_many: how many a quick
+    budget has of those where other code is launched than for fewer rows, in every dtype; no others. apart:
+    elements from the first row of such a shape to its last, in input and grad_output (0: rows lie together).
     literals: whether it tries elements that the kernels' sources name, too, and large ones.
     gradients: whether grad_output is part of the case. Extents that are drawn stay within the limits.
     shapes: draw (rows, columns) from these alone, where every new shape is a compilation.
@@ -65,6 +66,7 @@ class Plan:
     most_reaching: int | None = None
     reaching_hazards: tuple[str, ...] = ("ordinary", "alternating_signs")
     reaching_rows: int | None = None
+    for_many: int | None = None
     apart: int = 0
     max_elements: int = 16384
     max_rows: int = 4096

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 
 import numpy as np
 import torch
@@ -29,7 +28,7 @@ WHY = (
     "a wrapper that chooses its launch by the number of rows sums in another order for another batch: the "
     "same prompt gets another answer"
 )
-CATCHES = ("sums_by_number_of_rows",)
+CATCHES = ("sums_by_number_of_rows", "other_tile_for_many_rows_triton")
 
 # Rows around which wrappers change their launch: warps, blocks, and the multiprocessors of
 # common devices (8 and 132 among them), with their neighbours.
@@ -37,13 +36,16 @@ THRESHOLDS = (1, 2, 4, 8, 16, 32, 64, 108, 128, 132, 160, 256, 512, 1024)
 COUNTS = tuple(sorted({n + d for n in THRESHOLDS for d in (-1, 0, 1)} - {0}))
 SWEPT = 3
 """Numbers of rows tried for one case: the cases together sweep them all."""
-MAX_ELEMENTS = 32768
+MAX_ELEMENTS, FEW_ROWS = 32768, 4
+"""Elements of another number of rows, at most, unless it is one of so few."""
+FOR_MANY = 8
+"""Shapes of a quick budget with as many rows as are launched otherwise than fewer."""
 
 RowPlaces = Sequence[tuple[str, int]]
 
 
 def plan(subject: Subject, op: Op) -> Plan:
-    """Ask for a few rows whose sums depend on their order."""
+    """Ask for a few rows whose sums depend on their order, and for as many as change what is launched."""
     return Plan(
         gradients=subject.differentiable or not op.differentiable,
         hazards=("ordinary", "lognormal", "one_outlier"),
@@ -53,6 +55,8 @@ def plan(subject: Subject, op: Op) -> Plan:
         min_rows=1,
         min_columns=1,
         eps=(1e-5,),
+        reaching=NAME in subject.guarantees,
+        for_many=FOR_MANY,
     )
 
 
@@ -144,8 +148,10 @@ def _arrangements(case: Case, places: RowPlaces) -> Iterator[list[int]]:
         yield list(range(extent))[::-1]
     start = SWEPT * case.seed  # the fixed list counts its seeds
     turned = (COUNTS[(start + step) % len(COUNTS)] for step in range(len(COUNTS)))
-    fitting = (n for n in turned if n * (case.elements // extent) <= MAX_ELEMENTS and n != extent)
-    for count in islice(fitting, SWEPT):
+    one = case.elements // extent
+    fitting = [n for n in turned if n * one <= max(MAX_ELEMENTS, FEW_ROWS * one) and n != extent]
+    most = max(fitting, default=0)  # the more rows, the sooner one shows that sums are others
+    for count in dict.fromkeys((*fitting[:SWEPT], *([most] if most < extent else []))):
         yield [(7 * place + start) % extent for place in range(count)]
 
 

@@ -135,13 +135,14 @@ def called(
 class _Noted:
     """One launch: its features, its compilation with the widest tile, and the sources that made it.
 
-    grid: its extents along x, y and z. loops: as in `Planned`.
+    built: its constants. grid: its extents along x, y and z. loops: as in `Planned`.
     """
 
     kernel: str
     features: frozenset[str]
     loops: frozenset[tuple[str, int, bool]]
     compiled: tuple[str, int]
+    built: tuple[str, ...]
     files: tuple[str, ...]
     backward: bool
     grid: tuple[int, ...]
@@ -187,6 +188,7 @@ def _joined(launches: Sequence[_Noted], lines: frozenset[str], refused: Raised) 
     return Planned(
         features=ran.union(*(launch.features for launch in launches)),
         compiled=frozenset(launch.compiled for launch in launches),
+        built=frozenset((launch.kernel, launch.built) for launch in launches),
         grids=_grids(launches),
         loops=frozenset().union(*(launch.loops for launch in launches)),
         refused=refused.text,
@@ -280,10 +282,12 @@ class Recorder:
             features.update(_looped(name, n, value, through))
         if "num_warps" in options:  # of one warp or of several: a sum is another program
             features.add(f"{name}: num_warps is {options['num_warps']}")
-        special = ",".join(f"{n}={_specialised(v, n in constants)}" for n, v in given.items())
+        special = ",".join(f"{n}={_specialised(v, constant=n in constants)}" for n, v in given.items())
         features |= {*_again(name, turns := _turns(self._heads.get(name, ()), whole(given)))}
         compiled = (special, max(tiles.values(), default=1))
-        self._note(name, features, turns, compiled, file=file, grid=extents)
+        fixed = {**constants, "num_warps": options.get("num_warps")}
+        built = tuple(f"{n}={_specialised(v, constant=True)}" for n, v in fixed.items())
+        self._note(name, features, turns, compiled, built=built, file=file, grid=extents)
 
     def cuda(self, launch: cuda_source.Launch, args: Sequence[object]) -> None:
         """Note the launch of a kernel of CUDA C++."""
@@ -311,7 +315,9 @@ class Recorder:
             constants = dict(zip(template_names(path, name), words, strict=False))
             values = of_launch(given, constants, launch.grid, launch.block)
             features |= {*_again(name, turns := _turns(heads_of_cuda(path, name), values))}
-        self._note(name, features, turns, (template, NO_WIDTH), file=str(path), grid=launch.grid)
+        built = (f"<{template}>", f"{'x'.join(map(str, launch.block))} threads")
+        compiled = (template, NO_WIDTH)
+        self._note(name, features, turns, compiled, built=built, file=str(path), grid=launch.grid)
 
     def _note(
         self,
@@ -320,6 +326,7 @@ class Recorder:
         turns: _Turns,
         compilation: tuple[str, int],
         *,
+        built: tuple[str, ...],
         file: str,
         grid: Sequence[int],
     ) -> None:
@@ -332,6 +339,7 @@ class Recorder:
                 features=frozenset({name, *features}),
                 loops=frozenset((*where, n is None or n > 1) for where, n in turns.items()),
                 compiled=(f"{name}[{special}]", width),
+                built=built,
                 files=self._sources[name],
                 backward=self.backward,
                 grid=(*grid, 1, 1)[:3],
@@ -469,7 +477,7 @@ def _word(value: object) -> str:
     return named if isinstance(named, str) else str(getattr(value, "name", type(value).__name__))
 
 
-def _specialised(value: object, constant: bool) -> str:
+def _specialised(value: object, *, constant: bool) -> str:
     """Say what of an argument a compilation of Triton depends on."""
     if isinstance(value, torch.Tensor):
         return str(value.dtype)

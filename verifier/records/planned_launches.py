@@ -27,6 +27,7 @@ class Planned:
     integer is 0, 1 or more, how often a tile goes into it (up to 3), constants that are no sizes,
     floating-point numbers; statements of the wrapper that ran.
     compiled: each compilation that the call needs, with the widest tile in it, in elements.
+    built: each kernel, and its constants in words, sizes and warps among them.
     forward: the same of the forward pass alone, if there is a backward pass.
     grids: the extents of each kernel's grid along x, y and z, at most, where it is launched several times.
     loops: file's name and line of each loop of the kernels, and whether it may turn more than once, as far
@@ -37,6 +38,7 @@ class Planned:
 
     features: frozenset[str] = frozenset()
     compiled: frozenset[tuple[str, int]] = frozenset()
+    built: frozenset[tuple[str, tuple[str, ...]]] = frozenset()
     forward: Planned | None = None
     grids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     loops: frozenset[tuple[str, int, bool]] = frozenset()
