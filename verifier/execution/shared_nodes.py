@@ -70,23 +70,25 @@ def _shared(
 ) -> Iterator[Graph]:
     """Yield the graph of each part, of which all are looked through at once."""
     terms, place = SharedTerms(), np.full(nodes.count, -1, dtype=_numbers(nodes))
+    rows = list(_rows(nodes, reduce(np.logical_or, (kept for kept, _ in parts))))
+    for alike in _alike(nodes, rows):
+        name = _name(alike[0][0])
+        numbers = np.concatenate([row.first + np.flatnonzero(mine) for row, mine in alike])
+        each = [[column[mine] for column in _operands(row)] for row, mine in alike]
+        operands = [place[np.concatenate(column)] for column in zip(*each, strict=True)]
+        values = [value for row, mine in alike if (value := _value(row, mine)) is not None]
+        value = numbers.astype(np.uint64) if _apart(name) else np.concatenate(values) if values else None
+        place[numbers] = _found(terms, name, len(numbers), operands, value)
     places = tuple(dict.fromkeys(("", *(row.line for row in nodes.rows))))
     line_of = {where: code for code, where in enumerate(places)}
-    lines = [np.zeros(0, dtype=np.int32) for _ in parts]
-    for row, mine in _rows(nodes, reduce(np.logical_or, (kept for kept, _ in parts))):
-        numbers = row.first + np.flatnonzero(mine)
-        name = _name(row)
-        value = numbers.astype(np.uint64) if _apart(name) else _value(row, mine)
-        found = _found(terms, name, len(numbers), [place[column[mine]] for column in _operands(row)], value)
-        place[numbers] = found
+    lines = [np.zeros(terms.count, dtype=np.int32) for _ in parts]
+    for row, _ in rows:
         if not row.line:
             continue
-        for part, (kept, _) in enumerate(parts):
-            if len(lines[part]) < terms.count:
-                room = np.zeros(2 * terms.count - len(lines[part]), dtype=np.int32)
-                lines[part] = np.concatenate([lines[part], room])
-            own = found if len(parts) == 1 else found[kept[numbers]]
-            lines[part][own[lines[part][own] == 0]] = line_of[row.line]
+        those, end = place[row.first : row.first + row.count], row.first + row.count
+        for (kept, _), line in zip(parts, lines, strict=True):
+            own = those[kept[row.first : end]]
+            line[own[line[own] == 0]] = line_of[row.line]
     names = _names(nodes)
     code = np.array([names.index(name) for name in terms.names], dtype=np.int32)
     apart = np.array([_apart(name) for name in terms.names], dtype=np.bool_)
@@ -103,9 +105,23 @@ def _shared(
     )
     del terms  # what it takes to find a term, which are many
     for (kept, outputs), line in zip(parts, lines, strict=True):
-        short = max(len(whole) - len(line), 0)
-        known = np.append(line, np.zeros(short, dtype=np.int32)) if short else line[: len(whole)]
-        yield _part(whole, known, place, kept, outputs, several[kept[several]])
+        yield _part(whole, line, place, kept, outputs, several[kept[several]])
+
+
+def _alike(nodes: Nodes, rows: Sequence[tuple[Row, Mask]]) -> Iterator[list[tuple[Row, Mask]]]:
+    """Yield rows of one operation whose operands all lie in rows that came before, as they are or together.
+
+    What lanes compute by one instruction is a row: loops that are written out have many that are alike.
+    """
+    depth = np.zeros(nodes.count, dtype=np.int32)
+    groups: dict[tuple[int, str, int, bool], list[tuple[Row, Mask]]] = {}
+    for row, mine in rows:
+        below = [int(depth[column[mine]].max(initial=0)) for column in _operands(row)]
+        own = max(below, default=-1) + 1
+        depth[row.first : row.first + row.count] = own
+        groups.setdefault((own, _name(row), len(below), row.value is None), []).append((row, mine))
+    for key in sorted(groups, key=lambda key: key[0]):
+        yield groups[key]
 
 
 def commuted(nodes: Nodes, first: Ids, second: Ids, *, fused: bool = False) -> Mask:

@@ -28,7 +28,7 @@ from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
 from verifier.arithmetic.graph.order_read import OrderError, OrderReader
 from verifier.arithmetic.graph.rules import RULES
 from verifier.arithmetic.graph.signs import reached
-from verifier.arithmetic.graph.support import labels_of, reach, used_after_sums
+from verifier.arithmetic.graph.support import Support, labels_of, reach_each, used_after_sums
 from verifier.bounds import variance
 from verifier.bounds.variance import SquareOrder
 from verifier.bounds.variance import options as variance_options
@@ -128,7 +128,7 @@ def compared(
         return Disagreement(told=f"{user} takes a sum that torch makes in an order of its own")
     best, most = Disagreement(told="of these operations no way is known that a declaration may go"), _NO
     levels = _levels(op, subject, case)
-    guess = "" if first else _guess(graph, op, subject, gradients=gradients)
+    guess = "" if first else _guess(graph, op, subject, case, gradients=gradients)
     at = partial(_at, graph=graph, op=op, subject=subject, case=case, gradients=gradients, plain=plain)
 
     def few_differ(found: Agreement, less: str) -> bool:
@@ -198,14 +198,17 @@ def _levels(op: Op, subject: Subject, case: Case) -> tuple[str, ...]:
     return LEVELS[2:] if parts else LEVELS
 
 
-def _guess(graph: Graph, op: Op, subject: Subject, *, gradients: bool) -> str:
+def _guess(graph: Graph, op: Op, subject: Subject, case: Case, *, gradients: bool) -> str:
     """Return the claims that are most likely needed where to find that fewer do not suffice takes long.
 
     There are many ways to merge, and the backward passes met so far fuse some products alone, which none of
-    them says; nor does any say that the last product of an exponential is fused. Whether fewer claims suffice
-    is then asked along the way that was found.
+    them says; nor does any say that the last product of an exponential is fused. Rows that fill their tiles
+    have no lanes whose zeros must be finite. Whether fewer claims suffice is asked along the way found.
     """
-    return LEVELS[-1] if _fuses_exponentials(graph) or (gradients and merges_parts(op, subject)) else ""
+    if _fuses_exponentials(graph) or (gradients and merges_parts(op, subject)):
+        return LEVELS[-1]
+    fills = case.columns & (case.columns - 1) == 0
+    return "" if not (gradients and op.needs_variance) else "EZC" if fills else LEVELS[-1]
 
 
 def _fewer(levels: tuple[str, ...], claims: str, graph: Graph) -> list[str]:
@@ -379,16 +382,16 @@ class _Comparison:
 
     def _fuses_some(self, declared: _Declared) -> bool:
         """Whether the kernel fuses products as no way does; see `Agreement`."""
-        fused, rounded = np.zeros((2, self.terms.count), dtype=np.bool_)
-        fused[self.kernel.fused], rounded[self.kernel.rounded] = True, True
 
         def terms(nodes: list[Ids]) -> Ids:
             empty = np.zeros(0, dtype=np.int64)
             return declared.orders.form.edges(np.concatenate([empty, *(n.ravel() for n in nodes)])) >> 1
 
-        sums, chosen = declared.unfused, terms(declared.unfused.by_choice)
+        chosen, always = terms(declared.unfused.by_choice), terms(declared.unfused.always)  # new ones, too
+        fused, rounded = np.zeros((2, self.terms.count), dtype=np.bool_)
+        fused[self.kernel.fused], rounded[self.kernel.rounded] = True, True
         some = fused[chosen].any() and (rounded[chosen] & ~fused[chosen]).any()
-        return bool(some or fused[terms(sums.always)].any())
+        return bool(some or fused[always].any())
 
     def _mixes(self) -> str:
         """Say which sum is one number where its product is fused, and another where it is rounded.
@@ -445,22 +448,32 @@ class _Comparison:
         A rule may delete 0 * y, which is NaN where y is infinite. In rows of one element even the declared
         statistics may not reach it (x - x), and a result of the row may.
         """
-        for argument in sorted(
-            {n.removeprefix("input:") for n in self.graph.names if n.startswith("input:")}
-        ):
-            if self.op.compared is not None:
-                if more := beyond_its_part(self.kernel.graph, self.op, self.case, argument):
-                    return f"{more} depends on elements of {argument} that take no part in its row"
-                continue
-            shape = tuple(self.case.given[argument].shape)
-            for names, labels in told_apart(self.op, self.case, argument, shape, self.graph.outputs):
-                if more := self._reaching_more(expected, names, argument, labels):
-                    return f"{more} depends on elements of {argument} on which it may not depend"
+        op, case, outputs = self.op, self.case, self.graph.outputs
+        named = sorted({n.removeprefix("input:") for n in self.graph.names if n.startswith("input:")})
+        for argument in named if op.compared is not None else ():
+            if more := beyond_its_part(self.kernel.graph, op, case, argument):
+                return f"{more} depends on elements of {argument} that take no part in its row"
+        if op.compared is not None:
+            return ""
+        every = [
+            (argument, *asked)
+            for argument in named
+            for asked in told_apart(op, case, argument, tuple(case.given[argument].shape), outputs)
+        ]
+
+        def reached_in(graph: Graph) -> Iterator[Support]:
+            return reach_each(graph, (labels_of(graph, argument, labels) for argument, _, labels in every))
+
+        each = zip(every, reached_in(self.graph), reached_in(expected), strict=True)
+        for (argument, names, _), mine, declared in each:
+            if more := self._reaching_more(expected, names, argument, mine, declared):
+                return f"{more} depends on elements of {argument} on which it may not depend"
         return ""
 
-    def _reaching_more(self, expected: Graph, names: Collection[str], argument: str, labels: Ids) -> str:
+    def _reaching_more(
+        self, expected: Graph, names: Collection[str], argument: str, mine: Support, declared: Support
+    ) -> str:
         """Return which of some results reaches a label that the declared one does not, "" where none does."""
-        mine, declared = (reach(g, labels_of(g, argument, labels)) for g in (self.graph, expected))
         for name in names:
             nodes = self.graph.outputs[name]
             own = nodes.ravel()[self.op.flat_index(self.case, name, nodes.shape).ravel()]

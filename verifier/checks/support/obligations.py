@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from verifier.arithmetic.graph.consing import SharedTerms
-from verifier.arithmetic.graph.graph import Ids
+from verifier.arithmetic.graph.graph import Ids, ids
 from verifier.arithmetic.graph.normal_form import NormalForm
 from verifier.arithmetic.graph.ranges import finite_below
 from verifier.arithmetic.graph.signs import Signs, reached
@@ -67,7 +67,8 @@ def discharged(
         for edge in vanished[~np.isin(vanished, lost)].tolist()
     }
     of_data = divisors[np.isnan(terms.numbers(divisors))]
-    zero_not = (f"{_text(terms, edge)} is no zero" for edge in (*of_data.tolist(), *nonzero.tolist()))
+    told = _one_of_each(terms, np.concatenate([of_data, nonzero]))
+    zero_not = (f"{_text(terms, edge)} is no zero" for edge in told.tolist())
     return (*sorted({*zero_not}), *(f"{kind} is {holds}" for kind, holds in sorted(what.items())))
 
 
@@ -120,6 +121,27 @@ def _kind(terms: SharedTerms, edge: int) -> str:
     """Return what an edge is, an element of an argument without its place."""
     name = terms.names[int(terms.operation[edge >> 1])]
     return f"an element of {name.split(':')[1]}" if name.startswith("input:") else _text(terms, edge)
+
+
+def _one_of_each(terms: SharedTerms, edges: Ids) -> Ids:
+    """Return one of the edges of each text: an operation on alike operands, of which places are not told."""
+    whole = terms.edges[edges >> 1]
+    below = whole >> 1
+    inner = (terms.edges[below] >= 0).any(axis=2)
+    place = np.where(inner, 0, terms.value[below].astype(np.int64))  # of a constant, its bits
+    absent = whole < 0
+    told = np.concatenate(
+        [
+            terms.operation[edges >> 1][:, None],
+            np.where((whole >= 0).any(axis=1), 0, terms.value[edges >> 1].astype(np.int64))[:, None],
+            np.where(absent, -1, whole & 1),
+            np.where(absent, -1, terms.operation[below]),
+            np.where(absent, 0, place),
+        ],
+        axis=1,
+    )
+    _, first = np.unique(told, axis=0, return_index=True)
+    return ids(edges[first])
 
 
 def _text(terms: SharedTerms, edge: int) -> str:
