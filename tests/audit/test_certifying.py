@@ -113,7 +113,7 @@ def test_a_recorder_that_loses_operations_contradicts_itself(tmp_path, monkeypat
     assert told in one.contradicted
     assert Report(certificates=[one]).status == 4
     assert list(certified_lines([one])) == []
-    assert told in next(uncertified([one]))
+    assert told in next(uncertified([one])).text
 
 
 def test_a_failure_of_the_verifier_is_no_refusal_of_the_kernel(tmp_path, monkeypatch):
@@ -177,7 +177,7 @@ def test_what_does_not_run_on_the_machine_is_refused_with_the_reason():
     ((one,),) = certificates([job, replace(job, check="gradient")], ((2, 3),))
     assert isinstance(one.found, Refusal)
     assert "a subject in torch has no code" in one.found.why
-    assert "a certificate is required" in next(uncertified([one]))
+    assert "a certificate is required" in next(uncertified([one])).text
 
 
 def test_a_contradiction_outweighs_findings_and_nothing_else():

@@ -111,7 +111,8 @@ def test_a_kernel_that_no_shape_launches_is_named_and_fails_what_requires_all(su
     assert "short of the required reach" in summary(replace(report, required_reach=1.0))
     assert "reach=1 is required; 0.667 of its functions" in text_of(replace(report, required_reach=1.0))
     (told_of,) = document(replace(report, required_reach=1.0))["unmet"]
-    assert told_of.startswith(f"{subject.name}: reach=1 is required; 0.667 of its functions")
+    assert told_of["subject"] == subject.name
+    assert told_of["text"].startswith(f"{subject.name}: reach=1 is required; 0.667 of its functions")
     assert document(report)["unmet"] == []
 
 

@@ -20,6 +20,7 @@ from verifier.commands.release.gates import unmet
 from verifier.commands.release.measure import record
 from verifier.commands.release.rounded_inputs import unrounded
 from verifier.commands.release.stages import stage_of
+from verifier.records.remark import Remark
 
 pytestmark = pytest.mark.usefixtures("no_child")
 KERNELS = """
@@ -181,7 +182,7 @@ def test_nothing_is_measured_of_a_kernel_that_refuses(records):
     found = records("refuses")
     assert found.refused == "the subject ran on none of the inputs"
     assert found.figures == ()
-    assert "nothing was measured" in unmet([found], Requirements(ulp=100.0))[0]
+    assert "nothing was measured" in unmet([found], Requirements(ulp=100.0))[0].text
 
 
 def test_every_output_of_an_op_is_measured(records):
@@ -189,14 +190,14 @@ def test_every_output_of_an_op_is_measured(records):
     (figures,) = [one for one in found.figures if one.output == "new_residual"]
     assert figures.worst > 20
     words = "adds_wrongly  float16  new_residual: ulp=4 is required; its error is"
-    assert any(text.startswith(words) for text in unmet([found], Requirements(ulp=4.0)))
+    assert any(one.text.startswith(words) for one in unmet([found], Requirements(ulp=4.0)))
 
 
 def test_points_without_a_measured_output_meet_nothing(records):
     found = records("wide")
     bare = replace(found, points=tuple(replace(p, outputs={}) for p in found.points))
     assert unmet([bare], Requirements(ulp=100.0)) == [
-        "wide  float16: ulp=100 is required, and no output was measured"
+        Remark("wide", "wide  float16: ulp=100 is required, and no output was measured")
     ]
 
 
@@ -204,8 +205,9 @@ def test_errors_are_required_up_to_a_kappa(records):
     wide, narrow = records("wide"), records("narrow")
     assert unmet([wide], Requirements(ulp=0.6, kappa=10.0)) == []
     assert unmet([wide, narrow], Requirements()) == []
-    (text,) = unmet([wide, narrow], Requirements(ulp=0.6))
-    assert text.startswith("narrow  float16  output: ulp=0.6 is required; its error is")
+    (told,) = unmet([wide, narrow], Requirements(ulp=0.6))
+    assert told.subject == "narrow"
+    assert told.text.startswith("narrow  float16  output: ulp=0.6 is required; its error is")
     exact = output(wide).worst
     assert unmet([wide], Requirements(ulp=exact)) == []
     assert unmet([wide], Requirements(ulp=math.nextafter(exact, 0))) != []
@@ -242,8 +244,8 @@ def test_an_input_before_rounding_rounds_to_the_one_that_is_tried(subjects_of):
 def test_what_lies_outside_the_domain_is_not_shown(records):
     found = records("promises_little")
     assert unmet([found], Requirements(ulp=1.0, kappa=1.0)) == []
-    (text,) = unmet([found], Requirements(ulp=1.0, kappa=1000.0))
-    assert "there is no result at kappa 10" in text
+    (told,) = unmet([found], Requirements(ulp=1.0, kappa=1000.0))
+    assert "there is no result at kappa 10" in told.text
 
 
 @pytest.mark.parametrize(
@@ -314,7 +316,7 @@ def test_an_audit_is_no_worse_than_itself_and_worse_than_a_better_one(audited, t
     status, out, new = audited("wide", "--baseline", baseline)
     assert (status, new["status"]) == (1, 1)
     assert "wide  float16  eager  output: worst was 0.5, is 0.5" in out
-    assert new["unmet"]
+    assert {one["subject"] for one in new["unmet"]} == {"wide"}
 
 
 def test_a_gate_that_is_not_met_gives_status_1(audited):
@@ -360,7 +362,7 @@ def test_each_way_of_being_worse_is_named(audited, path, value, words):
     old["certificates"] = [{**about, "verdict": "CERTIFIED"}]
     assert worse(old, old) == []
     new = changed(old, *path, to=value)
-    assert any(words in text for text in worse(old, new)), worse(old, new)
+    assert any(words in one.text for one in worse(old, new)), worse(old, new)
     if path[0] != "release":
         assert worse(new, old) == [] or path[-1] == "lines"
 
@@ -370,12 +372,12 @@ def test_a_certificate_that_covers_less_is_worse(audited):
     one = {"subject": "wide", "dtype": "float16", "rows": 2, "columns": 512, "gradients": True}
     old["certificates"] = [{**one, "verdict": "CERTIFIED", "outputs": ["output", "grad_bias"]}]
     less = changed(old, "certificates", 0, "outputs", to=["output"])
-    assert worse(old, less) == [
-        "wide  float16  2x512 with gradients: grad_bias CERTIFIED before, and not now"
-    ]
+    told = "wide  float16  2x512 with gradients: grad_bias CERTIFIED before, and not now"
+    assert worse(old, less) == [Remark("wide", told)]
     assert worse(less, old) == []
     none = changed(old, "certificates", 0, "verdict", to="UNDECIDED")
-    assert worse(old, none) == ["wide  float16  2x512 with gradients: CERTIFIED before, and not now"]
+    (whole,) = worse(old, none)
+    assert whole.text == "wide  float16  2x512 with gradients: CERTIFIED before, and not now"
 
 
 def test_fewer_cases_that_pass_are_worse(audited):
@@ -383,8 +385,8 @@ def test_fewer_cases_that_pass_are_worse(audited):
     (line,) = old["lines"]
     assert line["counts"]["PASS"] == sum(line["counts"].values()) > 1
     fewer = changed(old, "lines", 0, "counts", to={"PASS": 1, "UNDECIDED": line["counts"]["PASS"] - 1})
-    (text,) = worse(old, fewer)
-    assert "cases passed inside its domain, now 1 of" in text
+    (told,) = worse(old, fewer)
+    assert "cases passed inside its domain, now 1 of" in told.text
     narrower = changed(old, "lines", 0, "counts", to={"PASS": 1, "SKIPPED": 1})
     assert len(worse(old, changed(narrower, "lines", 0, "outside", to={"PASS": 1}))) == 1
     assert worse(fewer, old) == []
@@ -400,10 +402,10 @@ def test_subjects_of_one_name_are_compared_one_by_one(audited):
     assert worse(two, two) == []
     assert len(worse(two, one)) >= 2  # the second is no longer audited, and no longer measured
     for path in (("lines", 0, "verdict"), ("lines", 1, "verdict")):
-        assert any("PASS became FAIL" in text for text in worse(two, changed(two, *path, to="FAIL")))
+        assert any("PASS became FAIL" in told.text for told in worse(two, changed(two, *path, to="FAIL")))
     for place in (0, 1):
         new = changed(two, "release", "dtypes", place, "figures", 0, "worst", to=9.0)
-        assert any("worst was" in text for text in worse(two, new))
+        assert any("worst was" in told.text for told in worse(two, new))
 
 
 def test_a_new_finding_is_named(audited):
@@ -418,7 +420,8 @@ def test_a_new_finding_is_named(audited):
         "expected": False,
     }
     new = changed(old, "findings", to=[finding])
-    assert worse(old, new) == ["wide  forward_error  float16  eager: a new finding: output: 3 of 4 elements"]
+    (told,) = worse(old, new)
+    assert told.text == "wide  forward_error  float16  eager: a new finding: output: 3 of 4 elements"
     other = changed(old, "findings", to=[{**finding, "message": "output: 1 of 2 elements"}])
     assert worse(other, new) == []
     assert worse(old, changed(old, "findings", to=[{**finding, "expected": True}])) == []

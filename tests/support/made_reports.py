@@ -25,6 +25,7 @@ from verifier.commands.release.record import (
 from verifier.commands.release.stages import LineShare, StageShare
 from verifier.records.case import Case
 from verifier.records.compiled_code import KernelCensus
+from verifier.records.remark import Remark
 from verifier.records.verdict import Verdict
 
 HOSTILE = (
@@ -183,7 +184,7 @@ def failing(kernel, subject, number=0, message="output: 1 of 2 elements", **chan
 
 
 def made(subjects, findings=(), *, release=True, unmet=(), status_of_others=Verdict.PASS):
-    """Return the report of an audit of subjects in float16 and float32, with findings of the first."""
+    """Return the report of an audit of subjects in float16 and float32; findings, unmet: of the first."""
     lines = []
     for number, one in enumerate(subjects):
         for dtype in ("float16", "float32"):
@@ -193,7 +194,7 @@ def made(subjects, findings=(), *, release=True, unmet=(), status_of_others=Verd
             own.outputs["output"] = worst(0.5)
             lines.append(own)
     told = {
-        **document(Report(lines=lines, unmet=list(unmet))),
+        **document(Report(lines=lines, unmet=[Remark(subjects[0].name, text) for text in unmet])),
         "subjects": subject_documents(subjects),
         "costs": [],
     }

@@ -12,6 +12,7 @@ from pathlib import Path
 from verifier.audit.report.columns import three_digits
 from verifier.audit.report.json_parts import Document, mapping, number, parts
 from verifier.audit.request import BUDGETS
+from verifier.records.remark import Remark
 from verifier.records.verdict import Verdict, numberless
 
 _RANK = {
@@ -28,9 +29,6 @@ _RANK = {
 """How bad a verdict is; of two of one rank, none is worse."""
 _GROWS = ("worst", "tail", "mean", "signed", "bits_lost", "bound")
 """Figures of an output that are worse when they grow in magnitude."""
-
-WORSE = "worse than the baseline: "
-"""How a sentence about what got worse begins, where other demands are told beside it."""
 
 
 class BaselineError(ValueError):
@@ -72,7 +70,7 @@ def must_draw_alike(old: Document, new: Document) -> None:
         )
 
 
-def worse(old: Document, new: Document) -> list[str]:
+def worse(old: Document, new: Document) -> list[Remark]:
     """Return what got worse, a sentence each; nothing where all is as good as it was.
 
     Raises:
@@ -82,7 +80,7 @@ def worse(old: Document, new: Document) -> list[str]:
     must_draw_alike(old, new)
     questions = (_lines, _findings, _reach, _release, _certificates)
     try:
-        told = [text for question in questions for text in question(old, new)]
+        told = [one for question in questions for one in question(old, new)]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise BaselineError(f"the baseline is damaged: {type(error).__name__}: {error}") from error
     return list(dict.fromkeys(told))
@@ -106,21 +104,22 @@ def _pairs(
         yield key(one), one, others.pop(0) if others else None
 
 
-def _lines(old: Document, new: Document) -> Iterator[str]:
+def _lines(old: Document, new: Document) -> Iterator[Remark]:
     for key, line, other in _pairs(parts(old, "lines"), parts(new, "lines"), _line_key):
         words = "  ".join(key)
         if other is None:
-            yield f"{words}: no longer audited"
+            yield Remark(key[0], f"{words}: no longer audited")
             continue
         before, after = Verdict(str(line["verdict"])), Verdict(str(other["verdict"]))
         if _RANK[after] > _RANK[before] or (other["unexpected"] and not line["unexpected"]):
-            yield f"{words}: {before} became {after}"
+            yield Remark(key[0], f"{words}: {before} became {after}")
         was, now = _passed(line), _passed(other)
         if now[0] * was[1] < was[0] * now[1]:
-            yield f"{words}: {was[0]} of {was[1]} cases passed inside its domain, now {now[0]} of {now[1]}"
+            told = f"{was[0]} of {was[1]} cases passed inside its domain, now {now[0]} of {now[1]}"
+            yield Remark(key[0], f"{words}: {told}")
         if _number(other["worst_row_ulp"]) > _number(line["worst_row_ulp"]):
             change = _change(line["worst_row_ulp"], other["worst_row_ulp"])
-            yield f"{words}: worst error {change} ulp at the row's scale"
+            yield Remark(key[0], f"{words}: worst error {change} ulp at the row's scale")
 
 
 def _passed(line: Document) -> tuple[int, int]:
@@ -130,14 +129,15 @@ def _passed(line: Document) -> tuple[int, int]:
     return int(str(inside.get(str(Verdict.PASS), 0))), sum(every)
 
 
-def _findings(old: Document, new: Document) -> Iterator[str]:
+def _findings(old: Document, new: Document) -> Iterator[Remark]:
     known = {_finding_key(finding) for finding in parts(old, "findings")}
     for finding in parts(new, "findings"):
         if not finding["expected"] and _finding_key(finding) not in known:
-            yield f"{'  '.join(_line_key(finding))}: a new finding: {finding['message']}"
+            key = _line_key(finding)
+            yield Remark(key[0], f"{'  '.join(key)}: a new finding: {finding['message']}")
 
 
-def _reach(old: Document, new: Document) -> Iterator[str]:
+def _reach(old: Document, new: Document) -> Iterator[Remark]:
     for _, one, found in _pairs(parts(old, "reach"), parts(new, "reach"), lambda one: (str(one["subject"]),)):
         other = found or {}
         for part in ("functions", "loops", "wrapper_lines", "blocks"):
@@ -145,48 +145,51 @@ def _reach(old: Document, new: Document) -> Iterator[str]:
             if before is not None and (after is None or _fraction(after) < _fraction(before)):
                 seen = "nothing known" if after is None else "{} of {}".format(*after)
                 of = "{} of {}".format(*before)
-                yield f"{one['subject']}: of its {part.replace('_', ' ')} ran {of}, now {seen}"
+                told = f"{one['subject']}: of its {part.replace('_', ' ')} ran {of}, now {seen}"
+                yield Remark(str(one["subject"]), told)
 
 
-def _release(old: Document, new: Document) -> Iterator[str]:
+def _release(old: Document, new: Document) -> Iterator[Remark]:
     before, after = (
         parts(mapping(document.get("release") or {"dtypes": []}), "dtypes") for document in (old, new)
     )
     for key, one, other in _pairs(before, after, _measured_key):
         words = "  ".join(key)
         if other is None or (other["refused"] and not one["refused"]):
-            yield f"{words}: what it costs is no longer measured"
+            yield Remark(key[0], f"{words}: what it costs is no longer measured")
             continue
         if _number(other["overflow"], math.inf) < _number(one["overflow"], math.inf):
-            yield f"{words}: overflows from magnitude {_change(one['overflow'], other['overflow'])}"
+            change = _change(one["overflow"], other["overflow"])
+            yield Remark(key[0], f"{words}: overflows from magnitude {change}")
         now = {figures["output"]: figures for figures in parts(other, "figures")}
         for figures in parts(one, "figures"):
             output = f"{words}  {figures['output']}"
             if figures["output"] not in now:
-                yield f"{output}: no longer measured"
+                yield Remark(key[0], f"{output}: no longer measured")
                 continue
-            yield from (f"{output}: {text}" for text in _figures(figures, now[figures["output"]]))
+            others = now[figures["output"]]
+            yield from (Remark(key[0], f"{output}: {text}") for text in _figures(figures, others))
 
 
-def _certificates(old: Document, new: Document) -> Iterator[str]:
+def _certificates(old: Document, new: Document) -> Iterator[Remark]:
     before, after = (
         Counter(named for one in parts(d, "certificates", []) for named in _certified(one))
         for d in (old, new)
     )
     lost = {*(before - after)}
-    for words, output in sorted(lost):
-        if not output or (words, "") not in lost:
-            yield f"{words}: {output and f'{output} '}CERTIFIED before, and not now"
+    for subject, words, output in sorted(lost):
+        if not output or (subject, words, "") not in lost:
+            yield Remark(subject, f"{words}: {output and f'{output} '}CERTIFIED before, and not now")
 
 
-def _certified(one: Document) -> Iterator[tuple[str, str]]:
-    """Yield of what something is certified, with no output and then with each that it covers."""
+def _certified(one: Document) -> Iterator[tuple[str, str, str]]:
+    """Yield what is certified of a subject in words, with no output and then with each that it covers."""
     calls = "with gradients" if one["gradients"] else "forward"
     words = f"{one['subject']}  {one['dtype']}  {one['rows']}x{one['columns']} {calls}"
     if one["verdict"] == "CERTIFIED":
         outputs = one.get("outputs", ())
         assert isinstance(outputs, list | tuple)
-        yield from ((words, str(output)) for output in ("", *outputs))
+        yield from ((str(one["subject"]), words, str(output)) for output in ("", *outputs))
 
 
 def _figures(old: Document, new: Document) -> Iterator[str]:
@@ -239,7 +242,7 @@ def _shown(value: object) -> str:
     return "none" if value is None else three_digits(float(str(value)))
 
 
-def told(sentences: Sequence[str]) -> Iterator[str]:
+def told(found: Sequence[Remark]) -> Iterator[str]:
     """Yield lines of text about what got worse."""
-    yield f"worse than the baseline in {len(sentences)} place{'s' if len(sentences) != 1 else ''}:"
-    yield from (f"  {sentence}" for sentence in sentences)
+    yield f"worse than the baseline in {len(found)} place{'s' if len(found) != 1 else ''}:"
+    yield from (f"  {one.text}" for one in found)

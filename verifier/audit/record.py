@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from verifier.audit import rules
 from verifier.audit.reach_of_subjects import SubjectReach
 from verifier.records.certificate import AskedCertificate
+from verifier.records.remark import Remark
 from verifier.records.verdict import Finding, Line
 from verifier.subjects.libraries import LibraryFound
 
@@ -30,7 +31,7 @@ class Report:
     seconds: float = 0.0
     reach: list[SubjectReach] = field(default_factory=list)
     required_reach: float | None = None
-    unmet: list[str] = field(default_factory=list)
+    unmet: list[Remark] = field(default_factory=list)
     certificates: list[AskedCertificate] = field(default_factory=list)
     libraries: list[LibraryFound] = field(default_factory=list)
 

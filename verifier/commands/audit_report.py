@@ -278,10 +278,11 @@ def _judge(
 
         measured = () if release is None else release.dtypes
         report.unmet += never_measured(jobs, report, measured, wanted.required)
-    for text in report.unmet:
-        say(f"not met: {text}")
+    for one in report.unmet:
+        say(f"not met: {one.text}")
     if wanted.baseline is not None:
-        from verifier.audit.baseline import WORSE, BaselineError, told, worse
+        from verifier.audit.baseline import BaselineError, told, worse
+        from verifier.records.remark import Remark
 
         try:
             found = worse(wanted.baseline, _document(report, release, subjects))
@@ -289,7 +290,7 @@ def _judge(
             stop(str(error))
         for line in told(found) if found else ["nothing is worse than the baseline"]:
             say(line)
-        report.unmet += [f"{WORSE}{text}" for text in found]
+        report.unmet += [Remark(one.subject, f"worse than the baseline: {one.text}") for one in found]
 
 
 def _measure(jobs: list[Job], wanted: Wanted) -> tuple[list[object], Release | None]:

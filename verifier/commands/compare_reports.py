@@ -39,9 +39,10 @@ def compare_reports(first: Path, second: Path, json_file: Path | None) -> None:
     if gained:
         places = f"{len(gained)} place{'s' if len(gained) != 1 else ''}"
         say(f"better in {places}, read from the second back to the first:")
-        for line in gained:
-            say(f"  {line}")
-    if json_file is not None and (why := write_json(json_file, {"worse": lost, "better": gained})):
+        for one in gained:
+            say(f"  {one.text}")
+    sentences = {"worse": [one.text for one in lost], "better": [one.text for one in gained]}
+    if json_file is not None and (why := write_json(json_file, sentences)):
         raise ValueError(f"could not be written: {why}")
     if lost:
         raise typer.Exit(WORSE_STATUS)

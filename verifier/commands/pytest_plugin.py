@@ -244,7 +244,7 @@ class ReachItem(pytest.Item):
             pytest.fail(f"{self.key[1]}: reach={required:g} is required, and no test ran it", pytrace=False)
         for one in found:
             if not rules.reach_suffices(one.sources, one.found, required):
-                pytest.fail(unmet(one, required), pytrace=False)
+                pytest.fail(unmet(one, required).text, pytrace=False)
 
     def reportinfo(self) -> tuple[Path, None, str]:
         """Name the kernel file."""

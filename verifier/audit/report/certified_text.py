@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 from verifier.audit.report.columns import cut
 from verifier.records.certificate import AskedCertificate, Certificate, Refusal
+from verifier.records.remark import Remark
 
 CERTIFIED = "CERTIFIED"
 """Beside PASS, never in its place: what it is said of is proved for all inputs of the shapes named."""
@@ -42,12 +43,12 @@ def _depth_lines(one: AskedCertificate) -> Iterator[str]:
         yield f"    {_shape(one)}: sums of {', '.join(sums)}" if sums else f"    {_shape(one)}: no sums"
 
 
-def uncertified(found: Iterable[AskedCertificate]) -> Iterator[str]:
+def uncertified(found: Iterable[AskedCertificate]) -> Iterator[Remark]:
     """Yield what was asked for and is not certified, in words."""
     for one in found:
         if not one.certified:
             why = _why(one) if isinstance(one.found, Refusal) else one.contradicted
-            yield f"{_named(one)}{_where([one])}: a certificate is required: {why}"
+            yield Remark(one.subject, f"{_named(one)}{_where([one])}: a certificate is required: {why}")
 
 
 def contradictions(found: Iterable[AskedCertificate]) -> Iterator[str]:

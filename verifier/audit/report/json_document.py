@@ -30,6 +30,7 @@ def document(report: Report) -> dict[str, object]:
 
     Texts are printable and of a size that can be read; paths are as they are, for a program to open.
     """
+    short = [unmet(one, report.required_reach or 0.0) for one in report.short_of_reach]
     return frame(
         seed=report.seed,
         budget=report.budget,
@@ -42,7 +43,7 @@ def document(report: Report) -> dict[str, object]:
         reach=[reach_document(one) for one in report.reach],
         unusable=report.unusable,
         errors=[block(error) for error in report.errors],
-        unmet=[*(unmet(one, report.required_reach or 0.0) for one in report.short_of_reach), *report.unmet],
+        unmet=[one._asdict() for one in (*short, *report.unmet)],
         certificates=[plain(one.document) for one in report.certificates],
         libraries=[asdict(one) for one in report.libraries],
         packages=list(dict.fromkeys(name for one in report.libraries for name in distributions_of(one.path))),

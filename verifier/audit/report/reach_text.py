@@ -9,6 +9,7 @@ from verifier.audit.compiled_reach import CodeReach, GuardReach
 from verifier.audit.reach_of_subjects import Lacking, SubjectReach, TunedReach
 from verifier.audit.rules import reached
 from verifier.records.reach import READS_MULTIPROCESSORS, SourcePlace
+from verifier.records.remark import Remark
 
 NOT_RECORDED = "functions and loops not recorded here"
 UNKNOWN = "functions and loops unknown: not all its sources can be followed"
@@ -171,10 +172,10 @@ def _of(one: SubjectReach) -> Iterator[str]:
     yield from (_of_tuned(tuned) for tuned in one.configurations if not tuned.whole)
 
 
-def unmet(one: SubjectReach, required: float) -> str:
+def unmet(one: SubjectReach, required: float) -> Remark:
     """Return by how much less of a subject ran than is required."""
     known = f"{reached(one.sources, one.found):.3g} of its functions and loops" if one.known else counts(one)
-    return f"{one.subject}: reach={required:g} is required; {known}"
+    return Remark(one.subject, f"{one.subject}: reach={required:g} is required; {known}")
 
 
 def reach_document(one: SubjectReach) -> dict[str, object]:

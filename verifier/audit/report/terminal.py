@@ -105,7 +105,7 @@ def _reach(shown: Sequence[SubjectReach], report: Report, console: Console) -> N
         heading = "\n" if number == 0 else ""
         console.print(_text(heading + "\n".join(reach_lines(one, len(shown)))), soft_wrap=True)
     for one in report.short_of_reach:
-        console.print(_text(unmet(one, report.required_reach or 0.0), style="red"), soft_wrap=True)
+        console.print(_text(unmet(one, report.required_reach or 0.0).text, style="red"), soft_wrap=True)
 
 
 def libraries_text(libraries: Iterable[LibraryFound], *, names: bool) -> Iterator[str]:

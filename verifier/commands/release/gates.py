@@ -8,13 +8,15 @@ from collections.abc import Iterable, Iterator
 from verifier.audit.request import Requirements
 from verifier.commands.cost_of_dtype import COLUMNS
 from verifier.commands.release.record import DtypeRecord
+from verifier.records.remark import Remark
 
 
-def unmet(records: Iterable[DtypeRecord], required: Requirements) -> list[str]:
+def unmet(records: Iterable[DtypeRecord], required: Requirements) -> list[Remark]:
     """Return what is required of errors and was not seen, a sentence for each output and dtype."""
     if required.ulp is None:
         return []
-    return [text for one in records for text in _unmet(one, required.ulp, _measured(required.kappa or 0.0))]
+    kappa = _measured(required.kappa or 0.0)
+    return [Remark(one.subject, text) for one in records for text in _unmet(one, required.ulp, kappa)]
 
 
 def _measured(kappa: float) -> float:

@@ -134,9 +134,8 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """A release audit: its measurements, and what of the requirements is not met, a sentence each."""
+    """A release audit: its measurements, and where they were made."""
 
     dtypes: tuple[DtypeRecord, ...]
     environment: Environment
-    unmet: tuple[str, ...] = ()
     schema: int = SCHEMA

@@ -48,9 +48,8 @@ def notices(document: Document, root: Path) -> Iterator[str]:
         if not finding["expected"] and finding["group"] not in told:
             told.add(finding["group"])
             commands.append(_of_finding(finding, root.absolute()))
-    unmet = document["unmet"]
-    assert isinstance(unmet, list)
-    commands += [_command("error", str(text), title="norm-verifier: required") for text in unmet]
+    unmet = [str(one["text"]) for one in parts(document, "unmet")]
+    commands += [_command("error", text, title="norm-verifier: required") for text in unmet]
     yield from commands[:ANNOTATIONS]
 
 

@@ -22,7 +22,8 @@ def junit_xml(document: Document) -> str:
     findings = parts(document, "findings")
     for name, lines in by_subject.items():
         _suite(root, name, [_case(line, findings) for line in lines])
-    unmet, errors, unusable = (_texts(document, key) for key in ("unmet", "errors", "unusable"))
+    unmet = [str(one["text"]) for one in parts(document, "unmet")]
+    errors, unusable = (_texts(document, key) for key in ("errors", "unusable"))
     demands = [_element("requirements", text, "failure", text) for text in unmet]
     demands += [_element("verifier", text, "error", text) for text in (*errors, *unusable)]
     if demands:

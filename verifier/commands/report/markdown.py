@@ -50,10 +50,8 @@ def _blocks(document: Document) -> Iterator[str]:
     views, head = subject_views(document), headline(document)
     many = f"{len(views)} kernels" if len(views) != 1 else escaped(views[0].name)
     yield f"# {_MARK[head.kind]} {escaped(head.word)}: {many}\n\n{escaped(head.text)}."
-    unmet = document["unmet"]
-    assert isinstance(unmet, list)
-    if unmet:
-        yield "Required and not so:\n\n" + "\n".join(f"- {escaped(text)}" for text in unmet)
+    if unmet := parts(document, "unmet"):
+        yield "Required and not so:\n\n" + "\n".join(f"- {escaped(str(one['text']))}" for one in unmet)
     if len(views) != 1:
         yield _table(
             ("kernel", "op", "verdict", "dtypes", "findings"),

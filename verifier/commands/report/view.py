@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from verifier.audit.baseline import WORSE
 from verifier.audit.report.certified_text import CERTIFIED
 from verifier.audit.report.columns import KNOWN
 from verifier.audit.report.json_parts import Document, mapping, number, parts
@@ -153,7 +152,7 @@ def _not_met() -> Headline:
 def _view(document: Document, name: str) -> SubjectView:
     release = mapping(document.get("release") or {})
     lines = _of(parts(document, "lines"), name)
-    unmet = [text for text in _texts(document, "unmet") if _is_about(text, name)]
+    unmet = [str(one["text"]) for one in _of(parts(document, "unmet"), name)]
     found, papers = _verdict(lines), _of(parts(document, "certificates", []), name)
     if any(one["contradicted"] for one in papers):
         found = Headline(word=str(Verdict.ERROR), text=CONTRADICTED)
@@ -179,19 +178,8 @@ def slug(name: str) -> str:
     return kept if kept == name else f"{kept}-{mark}"
 
 
-def _is_about(text: str, name: str) -> bool:
-    """Return whether a sentence about what is not met begins with the name of a subject."""
-    return text.removeprefix(WORSE).startswith((f"{name}:", f"{name} "))
-
-
 def _of(found: Iterable[Document], name: str) -> list[Document]:
     return [one for one in found if one["subject"] == name]
-
-
-def _texts(document: Document, name: str) -> list[str]:
-    found = document[name]
-    assert isinstance(found, list)
-    return [str(one) for one in found]
 
 
 def _groups(findings: Iterable[Document]) -> Iterator[FindingGroup]:
