@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -44,6 +43,7 @@ from verifier.commands.describing.trials import (
     recognised,
     session_of,
 )
+from verifier.commands.describing.what_comes_back import what_comes_back
 from verifier.execution import Runner
 from verifier.execution.backends import backend, default_backend
 from verifier.ops import Op, op, ops
@@ -223,7 +223,7 @@ Seen = tuple[str, dict[str, float], str]
 def _read(place: _Place, calling: Calling) -> tuple[Calling, Seen]:
     """Call in one way, then as what comes back says; return the way that worked, and what was seen."""
     seen = recognised(place.subject(calling), place.runner)
-    for other in _after(calling, seen[2]) if not seen[0] else ():
+    for other in _otherwise(place, calling) if not seen[0] else ():
         again = recognised(place.subject(other), place.runner)
         if again[0]:
             return other, again
@@ -231,13 +231,14 @@ def _read(place: _Place, calling: Calling) -> tuple[Calling, Seen]:
     return calling, seen
 
 
-def _after(calling: Calling, obstacle: str) -> Iterator[Calling]:
-    """Yield the ways that an obstacle suggests: the first of several results, or one left in the input."""
+def _otherwise(place: _Place, calling: Calling) -> Iterator[Calling]:
+    """Yield the way that what comes back suggests: the first of several results, or one left in the input."""
     if calling.style != "returned":
         return
-    if (count := re.search(r"returned (\d+) thing\(s\)", obstacle)) and int(count[1]) > 1:
+    back = what_comes_back(place.subject(calling), place.runner)
+    if back is not None and back.things > 1:
         yield calling.picking(0)
-    elif "returned NoneType" in obstacle or "output is None" in obstacle:
+    elif back is not None and back.nothing:
         yield calling.in_place()
 
 
@@ -392,7 +393,7 @@ def _as_own(place: _Place, readings: list[Calling], tried: dict[str, str]) -> Pr
     ran: tuple[Calling, str] | None = None
     name = _specification_name(place.trials)
     for reading in readings:
-        for calling in (reading, *_after(reading, _obstacle(place, reading))):
+        for calling in (reading, *_otherwise(place, reading)):
             texts = tuple(specifications(tuple(calling.takes), name))
             fits: list[str] = []
             for dtype in DTYPES:
@@ -450,12 +451,6 @@ def _with_meaning(place: _Place, calling: Calling, text: str, dtypes: tuple[str,
         domain=(*promised, *kept.words),
         remarks=tuple(told),
     )
-
-
-def _obstacle(place: _Place, calling: Calling) -> str:
-    trial = place.subject(calling)
-    case = ordinary(trial, "float32", 0.0, eps=EPS)
-    return "" if case is None else executed(session_of(trial, place.runner, case))[1]
 
 
 def _meaning(place: _Place, calling: Calling, texts: tuple[str, ...], dtype: str) -> str | None:
