@@ -6,9 +6,11 @@ program's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+from verifier.cases.bounded_grids import BOUNDED
 from verifier.cases.priced_shape import Reaching, compilation, price
+from verifier.cases.unseen_by_launches import MANY, NUMBER
 from verifier.records.planned_launches import AGAIN, SEVENFOLD, WRAPPER, Planned, ShapePoint
 
 FEW_ROWS = 4
@@ -38,7 +40,7 @@ def launched_for_many(known: Mapping[ShapePoint, Planned]) -> tuple[Reaching, ..
     found: list[Reaching] = []
     while len(found) < MOST:
         offers = (
-            (_worth(new) / cost, -cost, (-point[0], -point[1], -point[2]))
+            (_worth(point, new) / cost, -cost, (-point[0], -point[1], -point[2]))
             for point, wanted in demands.items()
             if (new := wanted - met) and (cost := _cost(point, known[point].compiled - compiled))
         )
@@ -65,7 +67,9 @@ def _cost(point: ShapePoint, compiled: Iterable[tuple[str, int]]) -> float:
     return price(*point[:2]) + sum(compilation(width) for _, width in compiled)
 
 
-def _worth(new: Iterable[str]) -> int:
+def _worth(point: ShapePoint, new: Collection[str]) -> int:
+    if point[1] < TELLING_COLUMNS:
+        return FORM * len(new)
     return sum(FORM if one.endswith(_FORM) else CONSTANT for one in new)
 
 
@@ -100,8 +104,9 @@ def _features(
 
 
 def _is_of_a_launch(feature: str) -> bool:
-    """Return whether a feature is no statement, nor how often a loop turns: over more rows, more often."""
-    return not feature.startswith(WRAPPER) and not feature.endswith((AGAIN, SEVENFOLD))
+    """Return whether a feature is of a launch, and not how often a loop turns: of more rows, more often."""
+    turns = ": loops over " in feature or feature.endswith((AGAIN, SEVENFOLD))
+    return not turns and not feature.startswith((WRAPPER, NUMBER, BOUNDED, MANY))
 
 
 def _built(

@@ -38,6 +38,8 @@ SWEPT = 3
 """Numbers of rows tried for one case: the cases together sweep them all."""
 MAX_ELEMENTS, FEW_ROWS = 32768, 4
 """Elements of another number of rows, at most, unless it is one of so few."""
+MANY = 7
+"""Times as many rows, from which on a few of them are taken from all over; of fewer, every so manieth."""
 FOR_MANY = 8
 """Shapes of a quick budget with as many rows as are launched otherwise than fewer."""
 
@@ -142,17 +144,22 @@ def arranged(op: Op, case: Case, places: RowPlaces, index: Sequence[int]) -> Cas
 
 
 def _arrangements(case: Case, places: RowPlaces) -> Iterator[list[int]]:
-    """Yield other orders of the row axis: backwards, then other numbers of rows, which the seed picks."""
+    """Yield other orders of the row axis: backwards, then other numbers of rows, which the seed picks.
+
+    Of many rows a few are taken from all over, the last among them, and the order stays: that takes long.
+    """
     extent = _extent(case, places)
-    if extent > 1:
+    one, start = case.elements // extent, SWEPT * case.seed  # the fixed list counts its seeds
+    if extent > 1 and case.elements <= MAX_ELEMENTS:
         yield list(range(extent))[::-1]
-    start = SWEPT * case.seed  # the fixed list counts its seeds
     turned = (COUNTS[(start + step) % len(COUNTS)] for step in range(len(COUNTS)))
-    one = case.elements // extent
     fitting = [n for n in turned if n * one <= max(MAX_ELEMENTS, FEW_ROWS * one) and n != extent]
     most = max(fitting, default=0)  # the more rows, the sooner one shows that sums are others
     for count in dict.fromkeys((*fitting[:SWEPT], *([most] if most < extent else []))):
-        yield [(7 * place + start) % extent for place in range(count)]
+        if extent < MANY * count:
+            yield [(MANY * place + start) % extent for place in range(count)]
+        else:
+            yield [extent - 1 - place * (extent // count) for place in range(count)]
 
 
 def _row_numbers(op: Op, case: Case, arrangement: tuple[RowPlaces, Sequence[int]] | None) -> BitNumbers:

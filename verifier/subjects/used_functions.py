@@ -7,10 +7,12 @@ and what containers and objects of the subject's own classes hold. Where names a
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Protocol, TypeGuard
 
@@ -157,11 +159,19 @@ def _is_tuner(value: object) -> TypeGuard[ChoosingTuner]:
 
 
 def _of_function(function: FunctionType) -> Iterator[tuple[object, frozenset[str]]]:
-    """Yield what a function's code may name, each with all names of the code."""
-    names = frozenset(_names(function.__code__))
+    """Yield what a function's code may name, each with all names of the code.
+
+    Of a module of which the code only asks for attributes, these are yielded in its place.
+    """
+    names, attributes = frozenset(_names(function.__code__)), dict[str, set[str] | None]()
+    _note_attributes(function.__code__, attributes)
     for name in names:
         if name in function.__globals__:
-            yield function.__globals__[name], names
+            value, asked = function.__globals__[name], attributes.get(name)
+            if isinstance(value, ModuleType) and asked is not None:
+                yield from ((one, names) for one in _held(value, frozenset(asked)))
+            else:
+                yield value, names
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents, names
@@ -178,6 +188,21 @@ def _names(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant)
+
+
+def _note_attributes(code: CodeType, found: dict[str, set[str] | None]) -> None:
+    """Note of each global the attributes that are asked of it, None where it is used in another way, too."""
+    for step, after in pairwise(dis.get_instructions(code)):
+        if step.opname in _GLOBALS:
+            before = found.setdefault(str(step.argval), set())
+            asks = after.opname in _ATTRIBUTES and before is not None
+            found[str(step.argval)] = {*(before or ()), str(after.argval)} if asks else None
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _note_attributes(constant, found)
+
+
+_GLOBALS, _ATTRIBUTES = frozenset({"LOAD_GLOBAL", "LOAD_NAME"}), frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 
 def _held(value: object, names: frozenset[str]) -> Iterator[object]:
