@@ -1,4 +1,4 @@
-"""What a function may come to: attributes of a module are those that are asked of it, unless it is passed on."""
+"""What a function may come to: of a module what is asked of it, unless the module is used otherwise."""
 
 import pytest
 
