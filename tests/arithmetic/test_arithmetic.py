@@ -9,7 +9,7 @@ import torch
 
 from verifier.arithmetic.formats import FORMATS, ieee, theta
 from verifier.arithmetic.row_statistics import exact_moments, exact_statistics
-from verifier.arithmetic.simulated import Rounded, round_to
+from verifier.arithmetic.simulated import RoundedArithmetic, round_to
 from verifier.bounds.variance.tiny_formats import tiny
 
 HALF = (np.float16, "float16")
@@ -98,7 +98,9 @@ def test_operations_are_those_of_numpy(dtype, name, operation):
     a, b = (random.normal(size=(2, 20000)) * 2.0 ** random.integers(-8, 8, size=(2, 20000))).astype(dtype)
     with np.errstate(all="ignore"):
         expected = getattr(np, operation)(a, b).astype(np.float64)
-    found = getattr(Rounded(format=FORMATS[name]), operation)(a.astype(np.float64), b.astype(np.float64))
+    found = getattr(RoundedArithmetic(format=FORMATS[name]), operation)(
+        a.astype(np.float64), b.astype(np.float64)
+    )
     assert np.array_equal(found, expected)
 
 
@@ -114,7 +116,7 @@ def nearest(held, value):
 
 def test_fused_multiply_add_rounds_once():
     held = FORMATS["float32"]
-    rounded, random = Rounded(format=held), np.random.default_rng(8)
+    rounded, random = RoundedArithmetic(format=held), np.random.default_rng(8)
     a, b = round_to(held, random.normal(size=(2, 4000)))
     near = -round_to(held, a * b) * (1 + 2.0**-20 * random.integers(-1, 2, size=4000))
     far = random.normal(size=4000) * 2.0 ** random.integers(-60, 60, size=4000)
@@ -129,7 +131,7 @@ def test_rounding_twice_is_another_result():
     held = FORMATS["float32"]
     a = np.array([1.0 + 2.0**-23])
     c = np.array([2.0**-24 * (1 + 2.0**-23)])
-    rounded = Rounded(format=held)
+    rounded = RoundedArithmetic(format=held)
     b, big = np.array([2.0**-40]), np.array([1.0 + 2.0**-23 + 2.0**-24])
     assert nearest(held, Fraction(a[0]) * Fraction(b[0]) + Fraction(c[0])) == rounded.multiply_add(a, b, c)[0]
     tie = np.array([2.0**30 + 2.0**6])  # a tie of fp32 at 2**30, which 2**-40 decides
@@ -140,7 +142,7 @@ def test_rounding_twice_is_another_result():
 
 
 def test_flush_to_zero_drops_subnormal_results_and_inputs():
-    rounded = Rounded(format=FORMATS["float32"], flush_to_zero=True)
+    rounded = RoundedArithmetic(format=FORMATS["float32"], flush_to_zero=True)
     smallest = FORMATS["float32"].smallest_normal
     assert rounded.multiply(np.array([smallest]), np.array([0.5]))[0] == 0.0
     assert rounded.read(np.array([smallest / 2, smallest]))[0] == 0.0

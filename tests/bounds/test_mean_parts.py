@@ -10,7 +10,7 @@ from test_variance_exhaustive import CASES, claims
 
 from strategies.values import Values
 from verifier.arithmetic.formats import Arithmetic
-from verifier.arithmetic.simulated import Rounded
+from verifier.arithmetic.simulated import RoundedArithmetic
 from verifier.bounds.variance import algorithm, two_pass_corrected_mean
 from verifier.bounds.variance.tiny_formats import all_rows, grid, statistics_of_small, tiny
 from verifier.bounds.why_none import NO_PARTS
@@ -21,7 +21,7 @@ NAME = "two_pass_corrected_mean"
 
 def worst_of_parts(values, claim, *, of=lambda parts: parts.low_error):
     """Return the largest |h + l - mean| / bound of rows of small dyadic numbers, and how many have one."""
-    rounded = Rounded(format=claim.arithmetic.format, flush_to_zero=claim.arithmetic.flush_to_zero)
+    rounded = RoundedArithmetic(format=claim.arithmetic.format, flush_to_zero=claim.arithmetic.flush_to_zero)
     bound = algorithm(NAME).bound(statistics_of_small(values), claim)
     high, low = two_pass_corrected_mean.simulate_parts(rounded, rounded.read(values), claim)
     count = values.shape[1]

@@ -9,7 +9,7 @@ import pytest
 
 from verifier.arithmetic.formats import FORMATS, ieee
 from verifier.arithmetic.row_statistics import exact_moments, exact_statistics
-from verifier.arithmetic.simulated import Rounded, round_to
+from verifier.arithmetic.simulated import RoundedArithmetic, round_to
 from verifier.arithmetic.trees.tree import any_order, pairwise, sequential, tile, tree
 from verifier.bounds.variance import Reduction, algorithm, algorithms
 from verifier.bounds.variance.attack import families, utilisation
@@ -81,7 +81,7 @@ def test_a_simulation_that_overflows_has_no_theorem(name, dtype):
     """Growing rows: from some size on there is no theorem, and before that nothing overflows."""
     held, covered = FORMATS[dtype], []
     base = round_to(held, 1.0 + np.random.default_rng(6).random((1, 40)) * np.array([1.0, -3.0] * 20))
-    rounded = Rounded(format=held)
+    rounded = RoundedArithmetic(format=held)
     for exponent in range(int(np.log2(held.maximum)) + 1):
         values = round_to(held, base * 2.0**exponent)
         if not np.isfinite(values).all():
@@ -150,7 +150,7 @@ def exact_rstd(variance: Fraction, eps: float) -> mpmath.mpf:
 @pytest.mark.parametrize("name", ["two_pass", "welford", "textbook", "rms"])
 def test_rstd_stays_inside_its_bound(name, dtype):
     random, held = np.random.default_rng(11), FORMATS[dtype]
-    rounded, module, judged = Rounded(format=held), algorithm(name), 0
+    rounded, module, judged = RoundedArithmetic(format=held), algorithm(name), 0
     for family, values in families(random, 16, 3, held):
         statistics = exact_statistics(values)
         declared = claim(dtype)

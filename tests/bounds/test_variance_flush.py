@@ -7,7 +7,7 @@ import pytest
 
 from verifier.arithmetic.formats import FORMATS, ieee
 from verifier.arithmetic.row_statistics import exact_statistics
-from verifier.arithmetic.simulated import Rounded, round_to
+from verifier.arithmetic.simulated import RoundedArithmetic, round_to
 from verifier.arithmetic.trees.tree import pairwise, sequential, tree
 from verifier.bounds.variance import Reduction, algorithm, algorithms
 from verifier.bounds.variance.attack import utilisation
@@ -67,7 +67,7 @@ def without_flush(claim):
 def test_flushed_runs_refute_bounds_that_ignore_flushing(name):
     values = rows_near_the_smallest_normal("float32")
     statistics = exact_statistics(values)
-    flushing = Rounded(format=FORMATS["float32"], flush_to_zero=True)
+    flushing = RoundedArithmetic(format=FORMATS["float32"], flush_to_zero=True)
     refuted = {"mean": False, "variance": False}
     for claim in declarations("float32"):
 

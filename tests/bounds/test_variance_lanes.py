@@ -8,7 +8,7 @@ import pytest
 
 from verifier.arithmetic.formats import FORMATS, ieee
 from verifier.arithmetic.row_statistics import exact_moments, exact_statistics
-from verifier.arithmetic.simulated import Rounded
+from verifier.arithmetic.simulated import RoundedArithmetic
 from verifier.arithmetic.trees.tree import tree
 from verifier.bounds.variance import Reduction, algorithm, two_pass
 from verifier.bounds.variance.attack import families
@@ -32,7 +32,7 @@ def declared(dtype, contraction, merge):
 
 def lanes_of(values, claim, distances):
     """Return mean and variance of every lane, (rows, lanes): a butterfly by exclusive or, own part first."""
-    merging = Merging(rounded=Rounded(format=claim.arithmetic.format), claim=claim, welford=True)
+    merging = Merging(rounded=RoundedArithmetic(format=claim.arithmetic.format), claim=claim, welford=True)
     count = values.shape[1]
     means, squares = values[:, :LANES].copy(), np.zeros((len(values), LANES))
     counts = np.ones(LANES)
@@ -79,7 +79,7 @@ def test_every_lane_of_a_butterfly_stays_inside(dtype, merge, distances):
 def test_two_pass_with_any_admissible_means_stays_inside(dtype):
     """T3n with a mean of its own for each element, anywhere within the mean's error."""
     random, held = np.random.default_rng(5), FORMATS[dtype]
-    rounded, worst = Rounded(format=held), 0.0
+    rounded, worst = RoundedArithmetic(format=held), 0.0
     claim = Reduction(arithmetic=ieee(dtype), tree=tree(lanes=4), per_lane_means=True)
     one = dataclasses.replace(claim, per_lane_means=False, mean_contraction="none")
     for count in (4, 16, 64):

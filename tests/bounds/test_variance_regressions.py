@@ -8,7 +8,7 @@ import pytest
 from verifier import subject
 from verifier.arithmetic.formats import ieee
 from verifier.arithmetic.row_statistics import exact_moments, exact_statistics
-from verifier.arithmetic.simulated import Rounded
+from verifier.arithmetic.simulated import RoundedArithmetic
 from verifier.arithmetic.trees.tree import Stages, Step, Tree, any_order, pairwise, sequential, tree
 from verifier.bounds.variance import Reduction, algorithm, rms, row_terms, two_pass_corrected_mean
 from verifier.bounds.variance.attack import utilisation
@@ -130,7 +130,7 @@ def test_an_outlier_merged_with_a_block_of_zeros_needs_the_imbalance():
             proof = closed(t, claim.tree.stages(count), welford=False)
             bound = variance_error(t, proof, claim.tree.stages(count), welford=False)
             mean, variance = algorithm("chan").simulate(
-                Rounded(format=t.claim.arithmetic.format), values, claim
+                RoundedArithmetic(format=t.claim.arithmetic.format), values, claim
             )
             exact = exact_moments(values[0])
             worst = max(

@@ -9,7 +9,7 @@ import numpy as np
 
 from verifier.arithmetic.abstract_number import Terms
 from verifier.arithmetic.formats import Arithmetic, Array
-from verifier.arithmetic.simulated import Rounded
+from verifier.arithmetic.simulated import RoundedArithmetic
 from verifier.arithmetic.trees.tree import Step, Tree
 from verifier.bounds.affine import AffineNumbers, bound_of
 from verifier.bounds.variance.attack import families, mutated
@@ -39,11 +39,11 @@ class OnlineRun:
     fuses: bool = False
     base_two: bool = False
     lanes: int = 0
-    rounded: Rounded = field(init=False)
+    rounded: RoundedArithmetic = field(init=False)
 
     def __post_init__(self) -> None:
         """Take the format from the arithmetic."""
-        held = Rounded(format=self.arithmetic.format, flush_to_zero=self.arithmetic.flush_to_zero)
+        held = RoundedArithmetic(format=self.arithmetic.format, flush_to_zero=self.arithmetic.flush_to_zero)
         object.__setattr__(self, "rounded", held)
 
     def exp(self, argument: Array) -> Array:

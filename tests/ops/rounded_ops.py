@@ -9,7 +9,7 @@ from online_softmax import OnlineRun
 
 from verifier.arithmetic.abstract_number import Terms
 from verifier.arithmetic.formats import FORMATS, ieee
-from verifier.arithmetic.simulated import Rounded, round_to
+from verifier.arithmetic.simulated import RoundedArithmetic, round_to
 from verifier.arithmetic.trees.tree import pairwise, sequential
 from verifier.bounds import variance
 from verifier.bounds.variance import Reduction, options
@@ -48,7 +48,7 @@ class RoundedKernel:
     """`abstract_number.Numbers` that executes. `way` says which to take where a form offers several."""
 
     truth: Truth
-    rounded: Rounded
+    rounded: RoundedArithmetic
     entries: np.ndarray | None
     way: int = 0
     offered: int = 1
@@ -189,7 +189,7 @@ def simulate_every_way(truth):
 def simulate(truth, *, way=0, kernels=None):
     """Run the declared form on the truth's case; returns every result in canonical rows."""
     problem, form = truth.solved.problem, truth.op.form(truth.subject.claim, truth.case.dtype)
-    kernel = RoundedKernel(truth, Rounded(format=truth.setting.arithmetic.format), None, way)
+    kernel = RoundedKernel(truth, RoundedArithmetic(format=truth.setting.arithmetic.format), None, way)
     if kernels is not None:
         kernels.append(kernel)
     with np.errstate(all="ignore"):

@@ -10,7 +10,7 @@ from rounded_ops import RoundedKernel, declared, utilisation
 
 from strategies.values import Values
 from verifier.arithmetic.formats import FORMATS, Arithmetic, ieee
-from verifier.arithmetic.simulated import Rounded
+from verifier.arithmetic.simulated import RoundedArithmetic
 from verifier.bounds import affine
 from verifier.cases.recipe import Recipe, build
 from verifier.checks.support.truth import Truth
@@ -24,7 +24,7 @@ FAMILIES = (
 )
 
 
-class Flushing(Rounded):
+class Flushing(RoundedArithmetic):
     """Operations whose subnormal operands count as zero, as `.ftz` has it."""
 
     def add(self, a, b):

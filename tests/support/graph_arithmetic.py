@@ -14,7 +14,7 @@ import numpy as np
 
 from verifier.arithmetic.formats import FORMATS, Array
 from verifier.arithmetic.graph.constants import FULL_NAMES
-from verifier.arithmetic.simulated import Rounded, round_to
+from verifier.arithmetic.simulated import RoundedArithmetic, round_to
 
 __all__ = ["computed", "power", "reciprocal", "rounded", "sum_with_product"]
 
@@ -27,7 +27,7 @@ def rounded(held: str, exact: Array) -> Array:
 def sum_with_product(held: str, a: Array, b: Array, c: Array) -> Array:
     """Return a * b + c, rounded once."""
     if held != "f64":
-        return Rounded(format=FORMATS[FULL_NAMES[held]]).multiply_add(a, b, c)
+        return RoundedArithmetic(format=FORMATS[FULL_NAMES[held]]).multiply_add(a, b, c)
     operands = np.broadcast_arrays(a, b, c)
     found = [_fused(*one) for one in np.stack(operands, axis=-1).reshape(-1, 3).tolist()]
     return np.array(found).reshape(operands[0].shape)

@@ -24,7 +24,7 @@ from verifier.commands.release.record import (
 )
 from verifier.commands.release.stages import LineShare, StageShare
 from verifier.records.case import Case
-from verifier.records.compiled_code import KernelCensus
+from verifier.records.compiled_code import KernelContents
 from verifier.records.remark import Remark
 from verifier.records.verdict import Verdict
 
@@ -108,7 +108,7 @@ def measured(subject, dtype, *, variance="two_pass", path="kernel.py", text="tl.
         LineShare(place=f"{path}:12  {text}", stage="output rounding", share=0.9),
         LineShare(place=f"{path}:9  mean = tl.sum(x)", stage="statistics", share=0.1),
     )
-    census = KernelCensus(
+    contents = KernelContents(
         kernel="_forward",
         digest="0" * 16,
         architecture=90,
@@ -142,7 +142,7 @@ def measured(subject, dtype, *, variance="two_pass", path="kernel.py", text="tl.
             half_sums=(),
             atomics=(),
             host=(),
-            census=(census,),
+            contents=(contents,),
         ),
         points=tuple(points()),
         input_rounding=(InputRounding(kappa=0.07, output="output", worst=1.26, mean=0.1),),
@@ -260,6 +260,6 @@ def hostile(kernels, folder, words=HOSTILE):
     document["certificates"][1]["refused"] = {"stage": words, "why": words}
     record = document["release"]["dtypes"][0]
     record["unexplained"] = record["backend"] = words
-    record["code"]["census"][0]["kernel"] = record["code"]["half_sums"] = words
+    record["code"]["contents"][0]["kernel"] = record["code"]["half_sums"] = words
     record["figures"][0]["lost"][0]["lines"][0]["place"] = words
     return document

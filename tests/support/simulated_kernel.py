@@ -9,7 +9,7 @@ import numpy as np
 
 from verifier.arithmetic.abstract_number import Terms
 from verifier.arithmetic.formats import FORMATS
-from verifier.arithmetic.simulated import Rounded, round_to
+from verifier.arithmetic.simulated import RoundedArithmetic, round_to
 from verifier.bounds import variance
 from verifier.bounds.variance import Reduction, options
 from verifier.bounds.variance.simulate import Executed
@@ -52,7 +52,7 @@ class SimulatedNumbers:
     """
 
     truth: Truth
-    rounded: Rounded
+    rounded: RoundedArithmetic
     rows: int
     columns: int
     saved_in: str | None = None
@@ -191,7 +191,7 @@ def simulate(
     """Run the declared kernel on the truth's case; returns every result in canonical rows."""
     subject, setting, problem = truth.subject, truth.setting, truth.solved.problem
     claim, arithmetic = subject.claim, setting.arithmetic
-    rounded = Rounded(format=arithmetic.format)
+    rounded = RoundedArithmetic(format=arithmetic.format)
     numbers = SimulatedNumbers(
         truth=truth,
         rounded=rounded,

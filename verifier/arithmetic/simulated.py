@@ -25,8 +25,8 @@ def round_to(format: Format, values: Array, *, flush_to_zero: bool = False) -> A
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rounded:
-    """Rounded operations on float64 arrays that hold numbers of `format` (at most 25 bits, or float64)."""
+class RoundedArithmetic:
+    """Operations that round, on float64 arrays of numbers of `format` (at most 25 bits, or float64)."""
 
     format: Format
     flush_to_zero: bool = False

@@ -14,7 +14,7 @@ import numpy as np
 
 from verifier.arithmetic.formats import FORMATS, INFLATION, Array, ieee
 from verifier.arithmetic.row_statistics import RowStatistics, exact_moments, exact_statistics
-from verifier.arithmetic.simulated import Rounded, round_to
+from verifier.arithmetic.simulated import RoundedArithmetic, round_to
 from verifier.arithmetic.trees.tree import Tree, any_order
 from verifier.bounds.variance import MomentBound, Reduction, algorithm, algorithms
 from verifier.bounds.variance.rstd import rstd_bound
@@ -200,7 +200,7 @@ def _observed(name: str, rows: RowStatistics, claim: Reduction) -> Array:
     """Return the errors of a simulated run in variance, rstd and output, (3, rows)."""
     if claim.tree.depth(rows.count) > LONGEST_FOLLOWED:
         return np.full((3, len(rows.values)), math.nan)
-    module, rounded = algorithm(name), Rounded(format=claim.arithmetic.format)
+    module, rounded = algorithm(name), RoundedArithmetic(format=claim.arithmetic.format)
     mean, variance = module.simulate(rounded, rows.values, claim)
     eps = rounded.of(np.asarray(EPS))
     root = rounded.divide(np.ones_like(mean), rounded.square_root(rounded.add(variance, eps)))

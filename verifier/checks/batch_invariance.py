@@ -39,7 +39,7 @@ SWEPT = 3
 MAX_ELEMENTS, FEW_ROWS = 32768, 4
 """Elements of another number of rows, at most, unless it is one of so few."""
 MANY = 7
-"""Times as many rows, from which on a few of them are taken from all over; of fewer, every so manieth."""
+"""Of a batch so many times as large, or more, rows come from all over; of a smaller one, every seventh."""
 FOR_MANY = 8
 """Shapes of a quick budget with as many rows as are launched otherwise than fewer."""
 

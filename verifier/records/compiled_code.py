@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class KernelCensus:
+class KernelContents:
     """What one compiled kernel consists of, as its PTX stands.
 
     digest: as in `CompiledCode.texts`. architecture: such as 90. opcodes: how often each stands there.
@@ -36,7 +36,7 @@ class CompiledCode:
     certainly kept in half precision, each with what is added there; `half_places` where anything is added in
     half. atomics: where floats are added in no certain order.
     host: torch operations between the launches that compute. texts: digests of the code, without the lines of
-    source that it comes from. census: what each kernel consists of.
+    source that it comes from. contents: what each kernel consists of.
     """
 
     kernels: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class CompiledCode:
     atomics: tuple[str, ...] = ()
     host: frozenset[str] = frozenset()
     texts: frozenset[str] = frozenset()
-    census: frozenset[KernelCensus] = frozenset()
+    contents: frozenset[KernelContents] = frozenset()
 
 
 def joined(found: Iterable[CompiledCode]) -> CompiledCode | None:
@@ -75,5 +75,5 @@ def _both(a: CompiledCode, b: CompiledCode) -> CompiledCode:
         atomics=places(a.atomics, b.atomics),
         host=a.host | b.host,
         texts=a.texts | b.texts,
-        census=a.census | b.census,
+        contents=a.contents | b.contents,
     )

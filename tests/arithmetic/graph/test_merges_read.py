@@ -11,7 +11,7 @@ from verifier.arithmetic.graph.graph import Builder
 from verifier.arithmetic.graph.merges_read import MergeReader
 from verifier.arithmetic.graph.normal_form import Normaliser
 from verifier.arithmetic.graph.order_read import OrderError
-from verifier.arithmetic.graph.symbols import SymbolicRounded
+from verifier.arithmetic.graph.symbols import SymbolicArithmetic
 from verifier.arithmetic.trees.admitted import not_admitted
 from verifier.arithmetic.trees.tree import Tree, sequential, tile, tree
 from verifier.bounds.variance import Reduction, algorithm
@@ -22,7 +22,7 @@ LANES = tree(lanes=4)
 def read(order, n, contraction="uniform", changed=lambda leaves: leaves):
     """Run Welford's algorithm along a tree on symbols, and read its order off what it leaves."""
     builder = Builder()
-    rounded = SymbolicRounded(format=FORMATS["float32"], builder=builder)
+    rounded = SymbolicArithmetic(format=FORMATS["float32"], builder=builder)
     x = rounded.symbols(builder.append("input:x", value=np.arange(n)[None, :]))
     claim = Reduction(arithmetic=ieee("float32"), tree=order, mean_contraction=contraction)
     mean, variance = algorithm("welford").simulate(rounded, changed(x), claim)

@@ -7,8 +7,8 @@ from verifier.arithmetic.formats import FORMATS, ieee
 from verifier.arithmetic.graph.constants import decoded
 from verifier.arithmetic.graph.graph import Builder
 from verifier.arithmetic.graph.levels import levels
-from verifier.arithmetic.graph.symbols import SymbolicRounded, literals
-from verifier.arithmetic.simulated import Rounded, round_to
+from verifier.arithmetic.graph.symbols import SymbolicArithmetic, literals
+from verifier.arithmetic.simulated import RoundedArithmetic, round_to
 from verifier.arithmetic.trees.tree import pairwise, tree
 from verifier.bounds.variance import Reduction, algorithms
 from verifier.bounds.variance.options import option_rules, reduction
@@ -17,7 +17,7 @@ ROWS, COLUMNS = 3, 11
 
 
 def evaluated(graph, data, rounded):
-    """Return the value of every node, with the operations of `Rounded`."""
+    """Return the value of every node, with the operations of `RoundedArithmetic`."""
     value = np.full(len(graph) + 1, np.nan)
     computes = {
         "add": rounded.add,
@@ -76,11 +76,11 @@ def claims(name):
 
 @pytest.mark.parametrize("name", algorithms())
 def test_expressions_of_a_simulation_give_its_bits(name):
-    rounded = Rounded(format=FORMATS["float32"])
+    rounded = RoundedArithmetic(format=FORMATS["float32"])
     data = rounded.of(np.random.default_rng(0).normal(3.0, 1.0, (ROWS, COLUMNS)))
     for number, claim in enumerate(claims(name)):
         builder = Builder()
-        symbolic = SymbolicRounded(
+        symbolic = SymbolicArithmetic(
             format=FORMATS["float32"], builder=builder, larger=("max", "choice")[number % 2]
         )
         leaves = builder.append("input:x", value=np.arange(data.size).reshape(data.shape))
@@ -95,7 +95,7 @@ def test_expressions_of_a_simulation_give_its_bits(name):
 
 def test_what_is_not_rounded_is_refused():
     builder = Builder()
-    symbolic = SymbolicRounded(format=FORMATS["float32"], builder=builder)
+    symbolic = SymbolicArithmetic(format=FORMATS["float32"], builder=builder)
     x = symbolic.symbols(builder.append("input:x", value=np.arange(4)))
     for wrong in (lambda: x + x, lambda: np.sqrt(x), lambda: np.asarray(x), lambda: np.sum(x)):
         with pytest.raises(TypeError):
@@ -103,12 +103,14 @@ def test_what_is_not_rounded_is_refused():
     with pytest.raises(ValueError, match="does not hold"):
         literals(builder, FORMATS["float32"], 0.1)
     with pytest.raises(ValueError, match="two graphs"):
-        SymbolicRounded(format=FORMATS["float32"], builder=Builder()).add(x, x)
+        SymbolicArithmetic(format=FORMATS["float32"], builder=Builder()).add(x, x)
 
 
 def test_operations_that_are_not_ieee_are_not_computed_beforehand():
     builder = Builder()
-    symbolic = SymbolicRounded(format=FORMATS["float32"], builder=builder, named={"divide": "div.full.f32"})
+    symbolic = SymbolicArithmetic(
+        format=FORMATS["float32"], builder=builder, named={"divide": "div.full.f32"}
+    )
     node = symbolic.nodes(symbolic.divide(np.asarray(1.0), np.asarray(3.0)))
     graph = builder.graph({"share": node})
     assert [graph.names[code] for code in graph.operation] == ["literal:f32", "literal:f32", "div.full.f32"]

@@ -1,9 +1,9 @@
 """Arrays of graph nodes that a simulation takes for numbers: it runs unchanged and leaves its expressions.
 
-`verifier.bounds.variance` simulates its algorithms on float64 arrays by the operations of `Rounded`. Given
-`Symbols` in the place of data and `SymbolicRounded` in the place of `Rounded`, the same code appends a node
-for each rounded operation. Numbers that no data enter (counts, reciprocals of counts) stay numbers until they
-meet a symbol, and are computed by `Rounded` itself.
+`verifier.bounds.variance` simulates its algorithms on float64 arrays by the operations of
+`RoundedArithmetic`. Given `Symbols` in the place of data and `SymbolicArithmetic` in its place, the same code
+appends a node for each rounded operation. Numbers that no data enter (counts, reciprocals of counts) stay
+numbers until they meet a symbol, and are computed by `RoundedArithmetic` itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from verifier.arithmetic.formats import FORMATS, Array, Format
 from verifier.arithmetic.graph.constants import FULL_NAMES, encoded
 from verifier.arithmetic.graph.graph import Builder, Ids, ids
-from verifier.arithmetic.simulated import Rounded
+from verifier.arithmetic.simulated import RoundedArithmetic
 from verifier.arithmetic.trees.steps import Step
 from verifier.arithmetic.trees.tree import Tree
 
@@ -95,7 +95,7 @@ class Symbols:
         return self.operation("neg")
 
     __array_ufunc__ = None
-    """NumPy's own operations round nothing: they must go through `Rounded`."""
+    """NumPy's own operations round nothing: they must go through `RoundedArithmetic`."""
 
     def __array_function__(
         self, function: Callable[..., object], types: object, arguments: tuple[object, ...], options: object
@@ -128,7 +128,7 @@ def literals(builder: Builder, held: Format, numbers: object) -> Ids:
 
     """
     values = np.asarray(numbers, dtype=np.float64)
-    kept = Rounded(format=held).of(values)
+    kept = RoundedArithmetic(format=held).of(values)
     if not np.array_equal(kept, values):
         raise ValueError(f"{held.name} does not hold {values[kept != values].ravel()[:1]}")
     short = SHORT_NAMES[held.name]
@@ -136,8 +136,8 @@ def literals(builder: Builder, held: Format, numbers: object) -> Ids:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SymbolicRounded(Rounded):
-    """The operations of `Rounded` on symbols, by the names that PTX has for them.
+class SymbolicArithmetic(RoundedArithmetic):
+    """The operations of `RoundedArithmetic` on symbols, by the names that PTX has for them.
 
     named: the opcodes of "divide" and "square_root", where they are not rounded correctly
         ("div.full.f32"); numbers that meet in those become literals, since nobody knows the result.

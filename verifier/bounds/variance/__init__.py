@@ -7,7 +7,7 @@ A module of this folder is a variance algorithm when it defines
 - `NONNEGATIVE`: whether the computed variance can never be negative, whatever the rounding,
 - `THEOREMS`: the numbers of its theorems in docs/explanation,
 - `bound(rows: RowStatistics, claim: Reduction) -> MomentBound`,
-- `simulate(rounded: Rounded, values, claim: Reduction) -> (mean, variance)`, the algorithm itself,
+- `simulate(rounded: RoundedArithmetic, values, claim: Reduction) -> (mean, variance)`, the algorithm itself,
 
 and, where a declaration may say more of it, `OPTIONS`: a frozen dataclass (see `options.py`); where it keeps
 the mean as two numbers, `simulate_parts(rounded, values, claim) -> (high, low)` and `MomentBound.parts`.
@@ -26,7 +26,7 @@ import numpy as np
 from strategies.registry import registry
 from verifier.arithmetic.formats import Arithmetic, Array, Contraction, DivideByN
 from verifier.arithmetic.row_statistics import RowStatistics
-from verifier.arithmetic.simulated import Rounded
+from verifier.arithmetic.simulated import RoundedArithmetic
 from verifier.arithmetic.trees.tree import Tree
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
@@ -118,7 +118,7 @@ class Algorithm(Protocol):
     def bound(self, rows: RowStatistics, claim: Reduction) -> MomentBound:
         """Bound mean and variance of rows."""
 
-    def simulate(self, rounded: Rounded, values: Array, claim: Reduction) -> tuple[Array, Array]:
+    def simulate(self, rounded: RoundedArithmetic, values: Array, claim: Reduction) -> tuple[Array, Array]:
         """Run the algorithm on values (rows, columns); return mean and variance, (rows,)."""
 
 

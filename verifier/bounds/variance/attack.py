@@ -13,11 +13,11 @@ import numpy as np
 
 from verifier.arithmetic.formats import Array, Format
 from verifier.arithmetic.row_statistics import RowStatistics, exact_moments, exact_statistics
-from verifier.arithmetic.simulated import Rounded, round_to
+from verifier.arithmetic.simulated import RoundedArithmetic, round_to
 from verifier.bounds.variance import Mask, Reduction, algorithm
 
 Random = np.random.Generator
-Simulation = Callable[[Rounded, Array, Reduction], tuple[Array, Array]]
+Simulation = Callable[[RoundedArithmetic, Array, Reduction], tuple[Array, Array]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ def utilisation(
     simulate: another way to write the algorithm than its own model.
     """
     module, arithmetic = algorithm(name), claim.arithmetic
-    rounded = Rounded(format=arithmetic.format, flush_to_zero=arithmetic.flush_to_zero)
+    rounded = RoundedArithmetic(format=arithmetic.format, flush_to_zero=arithmetic.flush_to_zero)
     statistics = statistics or exact_statistics(values)
     bound = module.bound(statistics, claim)
     mean, variance = (simulate or module.simulate)(rounded, rounded.read(values), claim)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from verifier.arithmetic.formats import Array
 from verifier.arithmetic.row_statistics import RowStatistics
-from verifier.arithmetic.simulated import Rounded
+from verifier.arithmetic.simulated import RoundedArithmetic
 from verifier.bounds.variance import MomentBound, Reduction
 from verifier.bounds.variance.bound_of_merges import bound_by_merging
 from verifier.bounds.variance.options import Merged
@@ -25,6 +25,6 @@ def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:
     return bound_by_merging(rows, claim, welford=False)
 
 
-def simulate(rounded: Rounded, values: Array, claim: Reduction) -> tuple[Array, Array]:
+def simulate(rounded: RoundedArithmetic, values: Array, claim: Reduction) -> tuple[Array, Array]:
     """Run the algorithm on values (rows, columns); return mean and variance, (rows,)."""
     return Merging(rounded=rounded, claim=claim, welford=False).run(values)

@@ -6,7 +6,7 @@ import numpy as np
 
 from verifier.arithmetic.formats import Array
 from verifier.arithmetic.row_statistics import RowStatistics
-from verifier.arithmetic.simulated import Rounded
+from verifier.arithmetic.simulated import RoundedArithmetic
 from verifier.bounds.variance import MomentBound, Reduction
 from verifier.bounds.variance.row_terms import moment_bound, terms
 from verifier.bounds.variance.simulate import Executed
@@ -38,7 +38,7 @@ def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:
     )
 
 
-def simulate(rounded: Rounded, values: Array, claim: Reduction) -> tuple[Array, Array]:
+def simulate(rounded: RoundedArithmetic, values: Array, claim: Reduction) -> tuple[Array, Array]:
     """Run the algorithm on values (rows, columns); return zero and the mean square, (rows,)."""
     run = Executed(rounded=rounded, claim=claim, count=values.shape[1])
     mean_square = run.mean_of(run.sum_of_squares(values))

@@ -6,7 +6,7 @@ import numpy as np
 
 from verifier.arithmetic.formats import Array
 from verifier.arithmetic.row_statistics import RowStatistics
-from verifier.arithmetic.simulated import Rounded
+from verifier.arithmetic.simulated import RoundedArithmetic
 from verifier.bounds.variance import MomentBound, Reduction
 from verifier.bounds.variance.bound_of_sums import largest_sums, variance_error
 from verifier.bounds.variance.options import ShiftedBy
@@ -42,7 +42,7 @@ def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:
     )
 
 
-def simulate(rounded: Rounded, values: Array, claim: Reduction) -> tuple[Array, Array]:
+def simulate(rounded: RoundedArithmetic, values: Array, claim: Reduction) -> tuple[Array, Array]:
     """Run the algorithm on values (rows, columns); return mean and variance, (rows,)."""
     run = Executed(rounded=rounded, claim=claim, count=values.shape[1])
     shift = values[:, claim.chosen(ShiftedBy).shift_index]

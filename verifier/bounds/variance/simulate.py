@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from verifier.arithmetic.formats import FORMATS, Array
-from verifier.arithmetic.simulated import Rounded
+from verifier.arithmetic.simulated import RoundedArithmetic
 from verifier.arithmetic.trees.tree import Tree
 from verifier.bounds.variance import Reduction
 
@@ -20,7 +20,7 @@ class Executed:
     use them; "mixed" does so for every other element where a shared product is used.
     """
 
-    rounded: Rounded
+    rounded: RoundedArithmetic
     claim: Reduction
     count: int
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from verifier.arithmetic.formats import Array
-from verifier.arithmetic.simulated import Rounded
+from verifier.arithmetic.simulated import RoundedArithmetic
 from verifier.bounds.variance import Reduction, SquareOrder
 from verifier.bounds.variance.options import Merged
 from verifier.bounds.variance.simulate import Executed
@@ -24,7 +24,7 @@ class Merging:
     (delta*n_A)*(f*delta), delta*delta*(n_A*n_B)/n or delta*(delta*(n_A*f)).
     """
 
-    rounded: Rounded
+    rounded: RoundedArithmetic
     claim: Reduction
     welford: bool
     squares: SquareOrder | None = None

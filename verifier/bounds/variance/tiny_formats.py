@@ -8,7 +8,7 @@ import numpy as np
 
 from verifier.arithmetic.formats import Array, Format
 from verifier.arithmetic.row_statistics import RowStatistics
-from verifier.arithmetic.simulated import Rounded
+from verifier.arithmetic.simulated import RoundedArithmetic
 from verifier.bounds.variance import Reduction, algorithm
 from verifier.bounds.variance.attack import Utilisation
 
@@ -73,7 +73,7 @@ def utilisation_of_small(
     """
     module, count = algorithm(name), values.shape[1]
     arithmetic = claim.arithmetic
-    rounded = Rounded(format=arithmetic.format, flush_to_zero=arithmetic.flush_to_zero)
+    rounded = RoundedArithmetic(format=arithmetic.format, flush_to_zero=arithmetic.flush_to_zero)
     bound = module.bound(statistics, claim)
     mean, variance = module.simulate(rounded, rounded.read(values), claim)
     total, squares = values.sum(axis=1), (values**2).sum(axis=1)

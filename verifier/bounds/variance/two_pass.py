@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from verifier.arithmetic.formats import Array
 from verifier.arithmetic.row_statistics import RowStatistics
-from verifier.arithmetic.simulated import Rounded
+from verifier.arithmetic.simulated import RoundedArithmetic
 from verifier.bounds.variance import MomentBound, Reduction
 from verifier.bounds.variance.options import Centred
 from verifier.bounds.variance.row_terms import moment_bound, terms
@@ -39,7 +39,7 @@ def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:
     )
 
 
-def simulate(rounded: Rounded, values: Array, claim: Reduction) -> tuple[Array, Array]:
+def simulate(rounded: RoundedArithmetic, values: Array, claim: Reduction) -> tuple[Array, Array]:
     """Run the algorithm on values (rows, columns); return mean and variance, (rows,)."""
     run = Executed(rounded=rounded, claim=claim, count=values.shape[1])
     total = run.sum(values)

@@ -6,7 +6,7 @@ import numpy as np
 
 from verifier.arithmetic.formats import Array
 from verifier.arithmetic.row_statistics import RowStatistics
-from verifier.arithmetic.simulated import Rounded
+from verifier.arithmetic.simulated import RoundedArithmetic
 from verifier.bounds.variance import MomentBound, Reduction
 from verifier.bounds.variance.deviations import deviations
 from verifier.bounds.variance.options import CorrectedMean
@@ -52,7 +52,7 @@ def bound(rows: RowStatistics, claim: Reduction) -> MomentBound:
     )
 
 
-def simulate(rounded: Rounded, values: Array, claim: Reduction) -> tuple[Array, Array]:
+def simulate(rounded: RoundedArithmetic, values: Array, claim: Reduction) -> tuple[Array, Array]:
     """Run the algorithm on values (rows, columns); return mean and variance, (rows,)."""
     run = Executed(rounded=rounded, claim=claim, count=values.shape[1])
     mean, t, d = _parts(run, values)
@@ -60,7 +60,7 @@ def simulate(rounded: Rounded, values: Array, claim: Reduction) -> tuple[Array, 
     return rounded.add(mean, t) if claim.chosen(CorrectedMean).corrects_mean else mean, variance
 
 
-def simulate_parts(rounded: Rounded, values: Array, claim: Reduction) -> tuple[Array, Array]:
+def simulate_parts(rounded: RoundedArithmetic, values: Array, claim: Reduction) -> tuple[Array, Array]:
     """Return the mean that is subtracted and the mean of what is left, (rows,) each."""
     mean, t, _ = _parts(Executed(rounded=rounded, claim=claim, count=values.shape[1]), values)
     return mean, t

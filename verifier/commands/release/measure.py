@@ -141,5 +141,5 @@ def _code(found: CompiledCode) -> RanCode:
         half_sums=found.half_sums,
         atomics=found.atomics,
         host=tuple(sorted(found.host)),
-        census=tuple(sorted(found.census, key=lambda one: (one.kernel, one.digest))),
+        contents=tuple(sorted(found.contents, key=lambda one: (one.kernel, one.digest))),
     )

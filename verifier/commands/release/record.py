@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from verifier.commands.cost_of_dtype import SweptInput
 from verifier.commands.release.stages import LineShare, StageShare
-from verifier.records.compiled_code import KernelCensus
+from verifier.records.compiled_code import KernelContents
 
 SCHEMA = 1
 """Version of the JSON of a release; it grows when a reader of the last one would read it wrongly."""
@@ -82,7 +82,7 @@ class WhatIf:
 class RanCode:
     """The compiled kernels that ran: names, digests without lines of source, and what their arithmetic is.
 
-    census: what each consists of, by name and digest.
+    contents: what each consists of, by name and digest.
     """
 
     kernels: tuple[str, ...]
@@ -93,7 +93,7 @@ class RanCode:
     half_sums: tuple[str, ...]
     atomics: tuple[str, ...]
     host: tuple[str, ...]
-    census: tuple[KernelCensus, ...] = ()
+    contents: tuple[KernelContents, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from verifier.machine.ptx.instruction_counts import InstructionCounts, count_instructions
-from verifier.records.compiled_code import CompiledCode, KernelCensus, joined
+from verifier.records.compiled_code import CompiledCode, KernelContents, joined
 
 _SHOWN = 3  # source lines named of one kind
 _HALVES = frozenset({"f16", "bf16", "f16x2", "bf16x2"})
@@ -34,12 +34,12 @@ def of_codes(codes: Iterable[tuple[str, str]], host: Iterable[str] = ()) -> Comp
 def of_kernel(ptx: str, kernel: str) -> CompiledCode:
     """Read one kernel, once."""
     counts, mark = count_instructions(ptx, kernel), digest(ptx, kernel)
-    return replace(of_counts(counts), texts=frozenset({mark}), census=frozenset({census(counts, mark)}))
+    return replace(of_counts(counts), texts=frozenset({mark}), contents=frozenset({contents(counts, mark)}))
 
 
-def census(found: InstructionCounts, mark: str) -> KernelCensus:
+def contents(found: InstructionCounts, mark: str) -> KernelContents:
     """Return what a kernel consists of; mark: the digest of its code."""
-    return KernelCensus(
+    return KernelContents(
         kernel=found.kernel,
         digest=mark,
         architecture=found.architecture,

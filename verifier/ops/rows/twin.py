@@ -15,7 +15,7 @@ import numpy as np
 from verifier.arithmetic.abstract_number import Form, Terms, constant_statistics
 from verifier.arithmetic.formats import FORMATS, Array
 from verifier.arithmetic.graph.graph import Builder, Ids
-from verifier.arithmetic.graph.symbols import SHORT_NAMES, SymbolicRounded, Symbols, converted
+from verifier.arithmetic.graph.symbols import SHORT_NAMES, SymbolicArithmetic, Symbols, converted
 from verifier.ops import Op
 from verifier.ops.rows.twin_masked import computed_in_parts
 from verifier.ops.rows.twin_numbers import NoTwinError, TwinNumbers, TwinValue, UnfusedSums, Way
@@ -73,7 +73,7 @@ def twin(  # noqa: PLR0917
     dtypes = {n: str(t.dtype).removeprefix("torch.") for n, t in case.given.items()}
     accumulation, form = FORMATS[subject.accumulation(case.dtype)], op.form(claim, case.dtype)
     named = {} if way.divide == "div.rn" else {"divide": f"{way.divide}.{SHORT_NAMES[accumulation.name]}"}
-    rounded = SymbolicRounded(
+    rounded = SymbolicArithmetic(
         format=accumulation, builder=builder, larger=way.larger, reads=orders.of_sum, named=named
     )
     posed = op.problem(case)
@@ -183,7 +183,7 @@ def _results(
     return found
 
 
-def _leaves(op: Op, case: Case, rounded: SymbolicRounded, name: str, parameter: Ids | str) -> Array:
+def _leaves(op: Op, case: Case, rounded: SymbolicArithmetic, name: str, parameter: Ids | str) -> Array:
     """Return an argument in canonical rows, as the accumulation format holds it.
 
     parameter: which entry of weight each element belongs to; "columns" or "rows" where it is its own.
@@ -205,7 +205,7 @@ def _dtype_of_gradient(name: str, dtypes: Mapping[str, str]) -> str:
     return dtypes.get(of) or dtypes.get("weight") or dtypes["input"]
 
 
-def _stored(rounded: SymbolicRounded, values: Array, dtype: str) -> Ids:
+def _stored(rounded: SymbolicArithmetic, values: Array, dtype: str) -> Ids:
     return converted(
         cast("Symbols", cast("object", rounded.symbols(rounded.nodes(values)))), FORMATS[dtype]
     ).nodes

@@ -13,7 +13,7 @@ import numpy as np
 
 from verifier.arithmetic.formats import Array
 from verifier.arithmetic.graph.graph import Ids
-from verifier.arithmetic.graph.symbols import SymbolicRounded
+from verifier.arithmetic.graph.symbols import SymbolicArithmetic
 from verifier.ops.rows.twin_numbers import NoTwinError
 from verifier.oracle.softmax.problem import SoftmaxProblem
 
@@ -22,7 +22,7 @@ Part = Callable[[int, int, Mapping[str, Array]], Mapping[str, Array]]
 
 
 def computed_in_parts(
-    rounded: SymbolicRounded,
+    rounded: SymbolicArithmetic,
     leaves: Mapping[str, Array],
     posed: SoftmaxProblem,
     empty: str | None,

@@ -12,7 +12,7 @@ from verifier.arithmetic.formats import FORMATS, Array, Contraction, DivideByN
 from verifier.arithmetic.graph.graph import Ids
 from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
 from verifier.arithmetic.graph.order_read import Unordered
-from verifier.arithmetic.graph.symbols import SHORT_NAMES, Larger, SymbolicRounded
+from verifier.arithmetic.graph.symbols import SHORT_NAMES, Larger, SymbolicArithmetic
 from verifier.arithmetic.trees.tree import Tree, of_all
 from verifier.bounds.variance import Reduction, SquareOrder
 from verifier.ops.rows.twin_orders import Orders
@@ -104,7 +104,7 @@ class UnfusedSums:
 class TwinNumbers:
     """`verifier.arithmetic.abstract_number.Numbers` on symbols."""
 
-    rounded: SymbolicRounded
+    rounded: SymbolicArithmetic
     way: Way
     rows: int
     columns: int

@@ -12,7 +12,7 @@ from verifier.arithmetic.abstract_number import Form
 from verifier.arithmetic.formats import FORMATS, Array, Format, ieee
 from verifier.arithmetic.graph.graph import Ids
 from verifier.arithmetic.graph.symbols import Symbols
-from verifier.arithmetic.simulated import Rounded
+from verifier.arithmetic.simulated import RoundedArithmetic
 from verifier.arithmetic.trees.steps import Step
 from verifier.bounds import variance
 from verifier.bounds.variance import Reduction
@@ -81,7 +81,7 @@ def statistics(  # noqa: PLR0917
 def held_statistics(numbers: TwinNumbers, mean: Array, spread: Array, eps: float) -> None:
     """Let mean and rstd be those of running statistics, (rows, 1): evaluation."""
     rounded = numbers.rounded
-    held = Rounded(format=rounded.format).of(np.asarray(eps))
+    held = RoundedArithmetic(format=rounded.format).of(np.asarray(eps))
     root = numbers.rsqrt(numbers.plain(rounded.add(spread, held)))
     numbers.computed = numbers.saved = (numbers.plain(mean), root)
 
@@ -92,7 +92,7 @@ def _computed(
     """Return mean and rstd, (rows, 1), and the variance, (rows,); order: in which elements are merged."""
     rounded = numbers.rounded if order is None else replace(numbers.rounded, merged=order)
     mean, spread = variance.algorithm(algorithm).simulate(rounded, x, numbers.reduction)
-    held = Rounded(format=rounded.format).of(np.asarray(eps))
+    held = RoundedArithmetic(format=rounded.format).of(np.asarray(eps))
     root = numbers.rsqrt(numbers.plain(rounded.add(spread, held)[:, None]))
     return (numbers.plain(mean[:, None]), root), spread
 
@@ -115,7 +115,7 @@ def moved_statistics(
     if form.update is not None:
         raise NoTwinError("running statistics that are rounded in steps have no twin yet")
     assert numbers.saved is not None
-    share = Rounded(format=numbers.rounded.format).of(np.full((1, 1), float(scalars["momentum"])))
+    share = RoundedArithmetic(format=numbers.rounded.format).of(np.full((1, 1), float(scalars["momentum"])))
     new = {"running_mean": numbers.saved[0], "running_var": _unbiased(numbers)}
     return {
         name: weighted(numbers, numbers.plain(leaves[name]), new[name], numbers.plain(share)).array
