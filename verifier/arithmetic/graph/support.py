@@ -6,9 +6,7 @@ hold: `x + 0 * y` reaches y. So it is asked of the graph as recorded, where noth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -21,8 +19,6 @@ Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 _NONE = np.iinfo(np.int32).max
 """Both ends of what reaches no label: the lowest is this, the highest its negative."""
-_TOGETHER = 4
-"""Ways of labelling that are followed at once, for the memory it takes."""
 _known: WeakKeyDictionary[Graph, list[tuple[Ids, list[Ids]]]] = WeakKeyDictionary()
 
 
@@ -53,26 +49,16 @@ def reach(graph: Graph, labels: Ids) -> Support:
 
     labels: (n,) a number of at least 0 for each leaf in question (for instance its row), -1 elsewhere.
     """
-    (found,) = reach_each(graph, [labels])
-    return found
-
-
-def reach_each(graph: Graph, several: Iterable[Ids]) -> Iterator[Support]:
-    """Yield of several ways to label the leaves which labels each node reaches, a few of them at a time."""
-    rest = iter(several)
-    while some := list(islice(rest, _TOGETHER)):
-        # Fewer bytes are moved than of numbers of 64 bits: there are not 2**31 elements.
-        labels = np.stack([one.astype(np.int32) for one in some], axis=1)
-        # Both ends in one array, the highest by its negative, so that one minimum finds both.
-        ends = np.full((len(labels) + 1, 2, labels.shape[1]), _NONE, dtype=np.int32)
-        np.copyto(ends[:-1], np.stack([labels, -labels], axis=1), where=(labels >= 0)[:, None])
-        for level, operands in _steps(graph):
-            found = ends.take(level, axis=0)
-            for below in operands:
-                np.minimum(found, ends.take(below, axis=0), out=found)
-            ends[level] = found
-        for place in range(labels.shape[1]):
-            yield Support(low=ids(ends[:-1, 0, place]), high=ids(-ends[:-1, 1, place]))
+    narrow = labels.astype(np.int32)  # fewer bytes are moved: there are not 2**31 elements
+    # Both ends in one array, the highest by its negative, so that one minimum finds both.
+    ends = np.full((len(narrow) + 1, 2), _NONE, dtype=np.int32)
+    ends[:-1][narrow >= 0] = narrow[narrow >= 0, None] * np.array([1, -1], dtype=np.int32)
+    for level, operands in _steps(graph):
+        found = ends.take(level, axis=0)
+        for below in operands:
+            np.minimum(found, ends.take(below, axis=0), out=found)
+        ends[level] = found
+    return Support(low=ids(ends[:-1, 0]), high=ids(-ends[:-1, 1]))
 
 
 def marks(graph: Graph, own: Ids) -> Ids:

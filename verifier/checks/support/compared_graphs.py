@@ -28,7 +28,7 @@ from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
 from verifier.arithmetic.graph.order_read import OrderError, OrderReader
 from verifier.arithmetic.graph.rules import RULES
 from verifier.arithmetic.graph.signs import reached
-from verifier.arithmetic.graph.support import Support, labels_of, reach_each, used_after_sums
+from verifier.arithmetic.graph.support import labels_of, reach, used_after_sums
 from verifier.bounds import variance
 from verifier.bounds.variance import SquareOrder
 from verifier.bounds.variance import options as variance_options
@@ -448,32 +448,22 @@ class _Comparison:
         A rule may delete 0 * y, which is NaN where y is infinite. In rows of one element even the declared
         statistics may not reach it (x - x), and a result of the row may.
         """
-        op, case, outputs = self.op, self.case, self.graph.outputs
-        named = sorted({n.removeprefix("input:") for n in self.graph.names if n.startswith("input:")})
-        for argument in named if op.compared is not None else ():
-            if more := beyond_its_part(self.kernel.graph, op, case, argument):
-                return f"{more} depends on elements of {argument} that take no part in its row"
-        if op.compared is not None:
-            return ""
-        every = [
-            (argument, *asked)
-            for argument in named
-            for asked in told_apart(op, case, argument, tuple(case.given[argument].shape), outputs)
-        ]
-
-        def reached_in(graph: Graph) -> Iterator[Support]:
-            return reach_each(graph, (labels_of(graph, argument, labels) for argument, _, labels in every))
-
-        each = zip(every, reached_in(self.graph), reached_in(expected), strict=True)
-        for (argument, names, _), mine, declared in each:
-            if more := self._reaching_more(expected, names, argument, mine, declared):
-                return f"{more} depends on elements of {argument} on which it may not depend"
+        for argument in sorted(
+            {n.removeprefix("input:") for n in self.graph.names if n.startswith("input:")}
+        ):
+            if self.op.compared is not None:
+                if more := beyond_its_part(self.kernel.graph, self.op, self.case, argument):
+                    return f"{more} depends on elements of {argument} that take no part in its row"
+                continue
+            shape = tuple(self.case.given[argument].shape)
+            for names, labels in told_apart(self.op, self.case, argument, shape, self.graph.outputs):
+                if more := self._reaching_more(expected, names, argument, labels):
+                    return f"{more} depends on elements of {argument} on which it may not depend"
         return ""
 
-    def _reaching_more(
-        self, expected: Graph, names: Collection[str], argument: str, mine: Support, declared: Support
-    ) -> str:
+    def _reaching_more(self, expected: Graph, names: Collection[str], argument: str, labels: Ids) -> str:
         """Return which of some results reaches a label that the declared one does not, "" where none does."""
+        mine, declared = (reach(g, labels_of(g, argument, labels)) for g in (self.graph, expected))
         for name in names:
             nodes = self.graph.outputs[name]
             own = nodes.ravel()[self.op.flat_index(self.case, name, nodes.shape).ravel()]
