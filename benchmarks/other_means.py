@@ -176,11 +176,7 @@ SOURCES = {
 def _undefined_lanes(case: Case, document: Document) -> str:
     subject = str(mapping(document["subject"])["name"])
     package, modules = next(found for begin, found in SOURCES.items() if subject.startswith(f"{begin}_"))
-    spec = importlib.util.find_spec(package)
-    _demand(spec is not None and bool(spec.submodule_search_locations), f"{package} is not installed")
-    assert spec is not None
-    folder = Path(next(iter(spec.submodule_search_locations or ())))
-    text = "".join((folder / module).read_text(encoding="utf-8") for module in modules)
+    text = "".join(_source(package, module) for module in modules)
     loads = re.findall(r"tl\.load\([wW] \+ [^()]*, mask=mask\)", text)
     _demand(len(loads) > 0, "every load of weight has other=")
     slopes = case.given["grad_output"].double()
@@ -232,11 +228,7 @@ def _offset_in_32_bits(case: Case, document: Document) -> str:
 
 
 def _late_copies(case: Case, _document: Document) -> str:
-    spec = importlib.util.find_spec("unsloth")
-    _demand(spec is not None and bool(spec.submodule_search_locations), "unsloth is not installed")
-    assert spec is not None
-    folder = Path(next(iter(spec.submodule_search_locations or ())))
-    text = (folder / "kernels/fused_add_rms_layernorm.py").read_text(encoding="utf-8")
+    text = _source("unsloth", "kernels/fused_add_rms_layernorm.py")
     between = re.search(r"r = tl\.load\(R \+ cols(.*?)variance = tl\.sum\(h \* h", text, re.DOTALL)
     stores = re.search(r"tl\.store\(R \+ cols, [^\n]*", between[1]) if between else None
     _demand(between is not None and stores is not None, "the residual is not overwritten before the sum")
@@ -255,6 +247,31 @@ def _late_copies(case: Case, _document: Document) -> str:
     )
 
 
+def _odd_columns_in_half(case: Case, _document: Document) -> str:
+    text = _source("quack", "rmsnorm.py")
+    line = "vecsize = math.gcd(self.N, 128 // largest_dtype_width)"
+    _demand(line in text and "self.dtype.width" in text, "the source does not choose its vectors so")
+    widths = [torch.finfo(t.dtype).bits for t in case.given.values() if t is not None]
+    bits = math.gcd(case.columns, 128 // max(widths)) * torch.finfo(getattr(torch, case.dtype)).bits
+    _demand(bits not in {32, 64, 128}, f"vectors of {bits} bits can be copied")
+    return (
+        f"the source has {line}: {bits} bits at once of {case.columns} columns, and cp.async of PTX copies "
+        "4, 8 or 16 bytes"
+    )
+
+
+def _residual_alone(_case: Case, _document: Document) -> str:
+    text = _source("quack", "rmsnorm.py")
+    forward = re.search(r"class RMSNormFunction.*?def forward\(\s*(.*?)\):", text, re.DOTALL)
+    _demand(forward is not None, "the source has no such forward")
+    assert forward is not None
+    names = [one.split("=")[0].strip() for one in forward[1].split(",") if one.strip()][1:]
+    line = "need_grad = any(ctx.needs_input_grad[:3])"
+    _demand(line in text and "store_rstd=need_grad" in text, "the forward keeps rstd otherwise")
+    _demand("residual" in names[3:], f"the residual is among {', '.join(names[:3])}")
+    return f"the source has {line}, of {', '.join(names[:3])}, and keeps rstd for these alone"
+
+
 CHECKS: dict[str, Callable[[Case, Document], str]] = {
     "lanes-beyond-the-row": _lanes_beyond_the_row,
     "sums-through-bfloat16": _sums_through_bfloat16,
@@ -271,6 +288,8 @@ CHECKS: dict[str, Callable[[Case, Document], str]] = {
     "offsets-in-32-bits": _offset_in_32_bits,
     "rows-in-32-bits": _offset_in_32_bits,
     "late-copies": _late_copies,
+    "odd-columns-in-half": _odd_columns_in_half,
+    "residual-alone": _residual_alone,
 }
 """By the id of a known defect: what confirms it on its witness, and says how."""
 
@@ -287,6 +306,14 @@ def confirmed(path: Path) -> str:
         raise UncheckedError(f"{path}: nothing here confirms it")
     case, document = witness.load(path)
     return CHECKS[name](case, document)
+
+
+def _source(package: str, file: str) -> str:
+    """Return the text of a file of an installed package, which is not imported."""
+    spec = importlib.util.find_spec(package)
+    folders = [] if spec is None else list(spec.submodule_search_locations or ())
+    _demand(bool(folders), f"{package} is not installed")
+    return (Path(folders[0]) / file).read_text(encoding="utf-8")
 
 
 def _demand(so: bool, otherwise: str) -> None:

@@ -7,16 +7,32 @@ the checks that need no compiled code. What is claimed is what their sources say
 Its softmax sums in one sweep with powers of two, which no form describes.
 """
 
-from verifier import Domain, Library, subject
+from verifier import Domain, KnownDefect, Library, subject
 
 LIBRARY = Library(distribution="quack-kernels", package="quack", needs=("nvidia-cutlass-dsl",))
 
 DTYPES = ("float32", "float16", "bfloat16")
-ROWS = {"min_rows": 1, "min_columns": 1, "layouts": ("contiguous", "transposed", "sliced")}
-SQUARES = Domain(max_abs=1e15, **ROWS)
+COPIED = ("contiguous", "transposed", "leading_reversed", "leading_sliced")
+"""Inputs are copied first where their columns lie apart; rows and parameters must begin where vectors may."""
+SQUARES = Domain(max_abs=1e15, min_rows=1, min_columns=1, layouts=COPIED)
 """Beyond 1e15 the sum of squares may overflow."""
-CENTRED = Domain(max_abs=1e15, max_kappa=1e3, parameter_dtypes=("float32",), max_rank=2, **ROWS)
-RMS_NORM = {"language": "binary", "dtypes": DTYPES, "variance": "rms", "domain": SQUARES}
+CENTRED = Domain(
+    max_abs=1e15, max_kappa=1e3, min_rows=2, min_columns=1, max_rank=2, layouts=("contiguous",),
+    parameter_dtypes=("float32",),
+)  # fmt: skip
+"""Matrices alone, so that one row is not promised; none is copied."""
+ODD = KnownDefect(
+    id="odd-columns-in-half",
+    check="forward_error",
+    reason="Of an odd number of columns in half an element would be copied alone, 16 bits, which the "
+    "asynchronous copy does not know: an internal error of the compiler, and no word of the columns.",
+    where=lambda case: case.columns % 2 == 1,
+    also=("*",),
+    dtypes=("float16", "bfloat16"),
+    versions="quack-kernels<=0.6.5",
+)
+ANY = {"language": "binary", "dtypes": DTYPES, "known_defects": (ODD,)}
+RMS_NORM = {"variance": "rms", "domain": SQUARES, **ANY}
 
 
 @subject(op="rms_norm", **RMS_NORM)
@@ -33,7 +49,21 @@ def quack_rms_norm_one_plus_weight(input, weight, eps=1e-6):
     return rmsnorm(input, weight, eps=eps, weight_offset=1.0)
 
 
-@subject(op="add_rms_norm", formula="kept_sum", returns=("output", "new_residual"), **RMS_NORM)
+RESIDUAL_ALONE = KnownDefect(
+    id="residual-alone",
+    check="partial_gradients",
+    reason="The forward keeps rstd where input, weight or bias require a gradient; where the residual alone "
+    "does, the backward is given none, and raises a TypeError.",
+    versions="quack-kernels<=0.6.5",
+)
+
+
+@subject(
+    op="add_rms_norm",
+    formula="kept_sum",
+    returns=("output", "new_residual"),
+    **{**RMS_NORM, "known_defects": (ODD, RESIDUAL_ALONE)},
+)
 def quack_add_rms_norm(input, residual, weight=None, eps=1e-6):
     from quack.rmsnorm import rmsnorm
 
@@ -42,11 +72,10 @@ def quack_add_rms_norm(input, residual, weight=None, eps=1e-6):
 
 @subject(
     op="layer_norm",
-    language="binary",
-    dtypes=DTYPES,
     variance="two_pass",
     domain=CENTRED,
     differentiable=False,
+    **ANY,
 )
 def quack_layer_norm(input, weight, bias=None, eps=1e-6):
     from quack.rmsnorm import layernorm_fwd

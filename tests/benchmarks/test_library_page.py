@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -16,6 +17,20 @@ WITNESSES = [
     for file in sorted(FOLDER.glob("*.json"))
     for name in witness.read(file)
 ]
+READ_IN_SOURCES = ("undefined-lanes", "late-copies", "odd-columns-in-half", "residual-alone")
+QUACK = """
+class RMSNormFunction:
+    @staticmethod
+    def forward(ctx, x, weight, bias=None, residual=None, eps=1e-6):
+        need_grad = any(ctx.needs_input_grad[:3])
+        out = rmsnorm_fwd(x, weight, store_rstd=need_grad)
+
+
+class RMSNorm:
+    def __call__(self):
+        assert width == self.dtype.width
+        vecsize = math.gcd(self.N, 128 // largest_dtype_width)
+"""
 
 
 @pytest.fixture
@@ -31,13 +46,42 @@ def other_means(libraries):
 
 @pytest.mark.parametrize("path", WITNESSES, ids=lambda path: path.name)
 def test_a_witness_is_confirmed_by_other_means(other_means, path):
-    if "#undefined-lanes" in path.name or "#late-copies" in path.name:  # its source is read
+    if path.name.partition("#")[2].partition(".")[0] in READ_IN_SOURCES:
         packages = {begin: found for begin, (found, _) in other_means.SOURCES.items()}
-        packages["unsloth"] = "unsloth"
+        packages |= {"unsloth": "unsloth", "quack": "quack"}
         package = next(found for begin, found in packages.items() if path.name.startswith(f"{begin}_"))
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
-    assert re.search("torch|mpmath", other_means.confirmed(path))
+    assert re.search("torch|mpmath|PTX|the source has", other_means.confirmed(path))
+
+
+def test_what_a_source_shows_is_confirmed_by_that_source_alone(other_means, monkeypatch, tmp_path):
+    (tmp_path / "quack").mkdir()
+    (tmp_path / "quack" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    odd, alone = (
+        next(p for p in WITNESSES if f"quack_add_rms_norm.json#{name}" in p.name)
+        for name in ("odd-columns-in-half", "residual-alone")
+    )
+
+    def told_of(source, path):
+        (tmp_path / "quack" / "rmsnorm.py").write_text(source)
+        return other_means.confirmed(path)
+
+    assert told_of(QUACK, odd).endswith(
+        "16 bits at once of 1 columns, and cp.async of PTX copies 4, 8 or 16 bytes"
+    )
+    assert "[:3]), of x, weight, bias, and keeps rstd for these alone" in told_of(QUACK, alone)
+    with pytest.raises(other_means.UncheckedError, match="does not choose its vectors so"):
+        told_of(QUACK.replace("math.gcd", "max"), odd)
+    with pytest.raises(other_means.UncheckedError, match="the forward keeps rstd otherwise"):
+        told_of(QUACK.replace("[:3]", "[:4]"), alone)
+    with pytest.raises(other_means.UncheckedError, match="the residual is among x, weight, residual"):
+        told_of(QUACK.replace("weight, bias=None, residual=None", "weight, residual=None, bias=None"), alone)
+    case, document = witness.load(odd)
+    even = replace(case, columns=2)
+    with pytest.raises(other_means.UncheckedError, match="vectors of 32 bits can be copied"):
+        other_means.CHECKS["odd-columns-in-half"](even, document)
 
 
 def test_no_witness_names_a_folder_of_the_machine_that_made_it():

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from verifier.audit.sweep import sweep
+from verifier.audit.sweep_of_ways import called_apart
 from verifier.subjects.libraries import library_files
 from verifier.subjects.load_file import load
 
@@ -115,3 +117,29 @@ def test_without_a_device_nothing_is_judged_and_the_audit_says_why(library, comm
         assert f"{subject.name}: not run: {why}\n" in output
     assert "nothing was decided" in output
     assert "PASS" not in output
+
+
+COMPILES = """
+from pathlib import Path
+
+from verifier import Domain, subject
+
+
+@subject(op="rms_norm", language="binary", variance="rms", domain=Domain(min_columns=64))
+def compiles_where_it_runs(input, weight=None, eps=1e-6):
+    Path(__file__).with_name("called").touch()
+    raise RuntimeError("no kernel image is available for this device")
+"""
+
+
+def test_no_call_without_a_device_chooses_shapes_of_what_compiles_where_it_runs(tmp_path):
+    file = tmp_path / "compiles.py"
+    file.write_text(COMPILES)
+    found = load(file).subjects[0]
+    chosen = sweep(found, "float16", "cuda")
+    assert not (tmp_path / "called").exists()
+    assert "the machine runs no kernels in binary" in chosen.why
+    assert chosen.whole == chosen.forward
+    assert min(shape.columns for shape in chosen.whole) >= 64
+    assert max(shape.columns for shape in chosen.whole) > 1024
+    assert called_apart(found, "float16", "cuda") == {}

@@ -21,6 +21,7 @@ from verifier.cases.recipe import Recipe, build, has_room
 from verifier.cases.unlike_shapes import ends_of
 from verifier.execution import Runner
 from verifier.execution.backend import Power
+from verifier.execution.backends import backend as backend_of
 from verifier.execution.backends import can
 from verifier.execution.preloaded import StartError
 from verifier.machine.model import Machine
@@ -73,6 +74,10 @@ def sweep(subject: Subject, dtype: str, backend: str, options: Mapping[str, obje
     """
     if subject.language == "torch" or not can(backend, Power.READS_CODE):
         return Sweep()
+    if subject.language not in backend_of(PLACE).languages:
+        # A call of it there would compile for no device, and might keep that for the calls that count.
+        plain = tuple(_plain(subject, op(subject.op)))
+        return Sweep(whole=plain, forward=plain, why=f"the {PLACE} runs no kernels in {subject.language}")
     played = dict(options or {}) if backend == PLACE else {}
     key = key_of(subject, dtype, played)
     if key not in _known:
@@ -114,7 +119,7 @@ def _made(
         refusals = [seen.refused for seen in known.values() if seen.refused]
         why = asking.ended or ("" if whole else next(iter(refusals), "it launches no kernel"))
     if not whole and why:
-        whole = forward = [shape for shape in _plain(the_op) if is_allowed(subject, the_op, _point(shape))]
+        whole = forward = _plain(subject, the_op)
     launched, loops = _in_any(known.values()) if whole and not why else (frozenset(), frozenset())
     found = Sweep(
         whole=tuple(whole),
@@ -142,17 +147,13 @@ def _shown(known: Mapping[ShapePoint, Planned]) -> list[Reaching]:
     return [*ending, *(shape for shape in (*chosen, *too_dear(known, chosen)) if shape not in ending)]
 
 
-def _plain(the_op: Op) -> list[Reaching]:
+def _plain(subject: Subject, the_op: Op) -> list[Reaching]:
     """Return the shapes to run where no dry run says what is launched."""
     return [
         Reaching(rows=rows, columns=columns, seconds=round(price(rows, columns), 2))
         for rows, columns in PLAIN
-        if the_op.shapes(rows, columns, 0) is not None
+        if is_allowed(subject, the_op, (rows, columns, 0))
     ]
-
-
-def _point(shape: Reaching) -> ShapePoint:
-    return shape.rows, shape.columns, shape.variant
 
 
 def _backward(subject: Subject, the_op: Op) -> bool:

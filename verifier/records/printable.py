@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -12,16 +13,19 @@ _WIDE = 4 * LINE
 BLOCK: int = 20_000
 """Characters of a text of several lines that are kept at most: of a deep traceback, both ends."""
 _LEFT_OUT = " ...({} characters left out)... "
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+"""What terminals show as a colour or in bold: a compiler's message means the same without."""
 _BREAKS = dict.fromkeys(map(ord, "\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"), " ")
 
 
 def line(text: str, limit: int = LINE) -> str:
     r"""Return text as one line of printable characters, shortened in its middle to `limit` characters.
 
-    Line breaks become spaces; control characters, marks that turn the direction of writing, surrogates
-    and the like become escapes such as \x1b. Applied twice it changes nothing more.
+    Line breaks become spaces, colours are dropped; other control characters, marks that turn the direction
+    of writing, surrogates and the like become escapes such as \x1b. Applied twice it changes nothing more.
     """
-    return _shortened(_escaped(_shortened(str(text), limit).translate(_BREAKS)), limit)
+    plain = _COLOURS.sub("", str(text))
+    return _shortened(_escaped(_shortened(plain, limit).translate(_BREAKS)), limit)
 
 
 def block(text: str, limit: int = BLOCK) -> str:
