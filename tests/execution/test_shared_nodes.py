@@ -106,6 +106,25 @@ def test_graphs_of_several_parts_are_those_of_each_alone(several, monkeypatch):
         }
 
 
+@pytest.mark.parametrize("most", [1, 4, 1 << 16])
+def test_alike_rows_are_one_graph_however_many_are_taken_together(most, monkeypatch):
+    """Of eight alike rows of two nodes no more than that are taken at once, unless one is larger."""
+    monkeypatch.setattr(shared_nodes, "_TOGETHER", most)
+    taken, found = [], shared_nodes._found
+    monkeypatch.setattr(
+        shared_nodes,
+        "_found",
+        lambda terms, name, count, *given: taken.append((name, count)) or found(terms, name, count, *given),
+    )
+    nodes = Nodes()
+    x = nodes.add("input:x", (8, 2), value=np.arange(16).reshape(8, 2) % 12)
+    squares = np.stack([nodes.add("mul.rn.f32", (2,), (row, row)) for row in x])
+    (graph,) = shared(nodes, [(live(nodes, {"y": squares}), {"y": squares})], FORMATS)
+    assert max(count for name, count in taken if name.startswith("mul")) == min(max(most, 2), 16)
+    assert sorted(graph.made.tolist()) == [1] * 16 + [2] * 8
+    assert graph.value[graph.operands[graph.outputs["y"], 0]].ravel().tolist() == [n % 12 for n in range(16)]
+
+
 def test_copies_are_compared_but_for_the_order_of_two_operands():
     nodes = Nodes()
     a, b, c, d = (nodes.add("input:x", (1,), value=np.array([n])) for n in range(4))

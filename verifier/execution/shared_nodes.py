@@ -26,6 +26,8 @@ _PART = 1 << 22
 _DEEP = (3, 6)
 """Operations that are looked into below a node where copies of it are compared: nearly all need three."""
 _COMMUTE = frozenset({"add", "mul"})
+_TOGETHER = 1 << 16
+"""Nodes of alike rows that are taken together."""
 _UNLIKE = 8
 """Times the size of the smallest part that the largest may have, where all are looked through at once."""
 
@@ -111,7 +113,8 @@ def _shared(
 def _alike(nodes: Nodes, rows: Sequence[tuple[Row, Mask]]) -> Iterator[list[tuple[Row, Mask]]]:
     """Yield rows of one operation whose operands all lie in rows that came before, as they are or together.
 
-    What lanes compute by one instruction is a row: loops that are written out have many that are alike.
+    What lanes compute by one instruction is a row: loops that are written out have many that are alike. Few
+    have so many nodes that it saves nothing to take them together, and costs memory.
     """
     depth = np.zeros(nodes.count, dtype=np.int32)
     groups: dict[tuple[int, str, int, bool], list[tuple[Row, Mask]]] = {}
@@ -121,7 +124,14 @@ def _alike(nodes: Nodes, rows: Sequence[tuple[Row, Mask]]) -> Iterator[list[tupl
         depth[row.first : row.first + row.count] = own
         groups.setdefault((own, _name(row), len(below), row.value is None), []).append((row, mine))
     for key in sorted(groups, key=lambda key: key[0]):
-        yield groups[key]
+        taken, count = list[tuple[Row, Mask]](), 0
+        for row, mine in groups[key]:
+            if taken and count + row.count > _TOGETHER:
+                yield taken
+                taken, count = [], 0
+            taken.append((row, mine))
+            count += row.count
+        yield taken
 
 
 def commuted(nodes: Nodes, first: Ids, second: Ids, *, fused: bool = False) -> Mask:
