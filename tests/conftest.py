@@ -14,6 +14,7 @@ from warm_python import WarmPython
 from xdist.scheduler import WorkStealingScheduling
 
 from strategies.profiles import register_profiles
+from verifier.records.garbage import keep_freed_memory
 
 pytest_plugins = ["pytester"]
 
@@ -38,6 +39,7 @@ def pytest_collection_finish():
     """Spare the collector of garbage what lives to the end: torch, Triton and thousands of tests."""
     gc.collect()
     gc.freeze()
+    keep_freed_memory()
     gc.set_threshold(50_000, 20, 100)  # by default it looks after every 700 new objects
 
 

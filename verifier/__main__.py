@@ -16,9 +16,10 @@ def main() -> NoReturn:
     try:
         from verifier.commands.command_line import main as command
         from verifier.records.files import cache_folder
-        from verifier.records.garbage import look_for_circles_seldom
+        from verifier.records.garbage import keep_freed_memory, look_for_circles_seldom
 
         look_for_circles_seldom()
+        keep_freed_memory()
         with suppress(RuntimeError):  # a user without a home
             os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(cache_folder("hypothesis")))
 

@@ -30,7 +30,7 @@ from verifier.execution.backends import backend
 from verifier.execution.child_request import ChildSettings
 from verifier.execution.process_tree import adopt_orphans, children, kill
 from verifier.ops import ops
-from verifier.records.garbage import look_for_circles_seldom
+from verifier.records.garbage import keep_freed_memory, look_for_circles_seldom
 
 SUBJECTS = "verifier.execution.child_main:main"
 """Children that run subjects."""
@@ -104,6 +104,7 @@ def _let_go(keep: set[int]) -> None:
 def _serve(control: Connection) -> NoReturn:
     """Import, say "ready" and serve until the verifier is gone."""
     faulthandler.enable()
+    keep_freed_memory()
     start: Start = pickle.loads(control.recv_bytes())  # noqa: S301 (our own parent)
 
     torch.set_num_threads(1)
