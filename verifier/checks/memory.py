@@ -36,6 +36,7 @@ CATCHES = (
     "reads_uninitialised_partials",
     "reads_unwritten_maxima_triton",
     "modifies_input",
+    "one_added_to_weight_in_place",
     "sums_undefined_lanes_triton",
 )
 
@@ -50,6 +51,7 @@ def plan(subject: Subject, op: Op) -> Plan:
         max_elements=8192,
         eps=(1e-5,),
         reaching=True,
+        parameter_dtypes=True,
     )
 
 
