@@ -56,8 +56,10 @@ CATCHES = (
     "rows_beyond_bounded_grid_triton",
     "rows_beyond_four_each_triton",
     "sum_kept_declared_rounded",
+    "sum_rounded_declared_kept",
     "dropout_times_what_is_kept",
     "gate_before_the_norm",
+    "gate_opened_in_half",
     "length_of_a_mean_square",
     "powers_in_half",
     "weights_of_powers_reversed",
@@ -67,9 +69,11 @@ CATCHES = (
     "mask_after_the_maximum",
     "masked_with_the_least_number",
     "causal_by_one_column_too_many",
+    "diagonal_ends_in_last_column_triton",
     "scale_after_the_mask",
     "stride_of_mask_ignored_triton",
     "logarithm_of_masked_row_nan",
+    "largest_added_to_logarithm_triton",
 )
 ADMISSIBLE = ((1, "on"), (2, "off"))
 """Seeds of other devices, and whether their compiler contracts."""

@@ -36,6 +36,7 @@ CATCHES = (
     "gradient_of_sum_through_the_norm",
     "gradient_of_dropped_input",
     "gate_gradient_without_slope",
+    "gate_gradient_without_bias",
     "gradient_of_alpha_without_input",
     "slope_of_stored_tangent",
     "gradient_of_a_power_with_fixed_size",
@@ -44,6 +45,7 @@ CATCHES = (
     "gradient_along_the_row_kept",
     "gradient_through_the_mask",
     "gradient_of_masked_row_nan",
+    "powers_of_stored_logarithm",
     "gradient_without_scale",
 )
 

@@ -31,6 +31,7 @@ DEMANDS = (
 WHY = "weights are frozen and inputs need no gradient every day, and most tests ask for all gradients at once"
 CATCHES = (
     "gradient_of_bias_only_with_weight",
+    "gradient_of_residual_only_with_input",
     "gradient_of_one_lost_in_long_rows_triton",
     "gradients_of_unused_output_taken_for_none",
     "weight_left_out_of_lone_gradient_triton",
