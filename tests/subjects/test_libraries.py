@@ -7,6 +7,8 @@ import textwrap
 
 import pytest
 
+from verifier.audit.request import SelectionError
+from verifier.commands.early_answers import must_be_libraries
 from verifier.records.library import Library, fits
 from verifier.records.subject import KnownDefect
 from verifier.subjects import libraries
@@ -296,3 +298,13 @@ def test_a_built_in_library_is_audited_by_its_name(command, toy, monkeypatch):
     status, out, error = command("audit", "--library", "toy", *QUICK, "--subject", "toy_softmax")
     assert status == 0, out + error
     assert "toy-norms 1.4: " in out
+
+
+def test_a_library_is_named_with_hyphens_too():
+    files = library_files()
+    both = [files["flash_attention"]] * 2
+    assert must_be_libraries(["flash-attention", "flash_attention"]) == both
+    with pytest.raises(
+        SelectionError, match=r"no library 'flesh-attention' \(did you mean flash_attention\?"
+    ):
+        must_be_libraries(["liger", "flesh-attention"])

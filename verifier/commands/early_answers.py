@@ -68,7 +68,7 @@ def must_be_files(paths: Sequence[Path]) -> None:
 
 
 def must_be_libraries(names: Sequence[str]) -> list[Path]:
-    """Return the files that declare these libraries.
+    """Return the files that declare these libraries; a name may have hyphens for its underscores.
 
     Raises:
         SelectionError: there is none of such a name.
@@ -79,8 +79,9 @@ def must_be_libraries(names: Sequence[str]) -> list[Path]:
     from verifier.subjects.libraries import library_files
 
     files = library_files()
-    must_be_known("library", names, tuple(files))
-    return [files[name] for name in names]
+    of_files = {name: name.replace("-", "_") for name in names}
+    must_be_known("library", [name for name in names if of_files[name] not in files], tuple(files))
+    return [files[of_files[name]] for name in names]
 
 
 def must_be_case(path: Path) -> None:
