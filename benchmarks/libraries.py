@@ -66,10 +66,29 @@ def page(reports: Sequence[Document], commits: Mapping[str, str]) -> Iterator[st
         "page."
     )
     found = {_named(one): one for report in reports for one in parts(report, "libraries")}
+    if lacking := of_no_report({str(one["distribution"]) for one in found.values()}):
+        yield lacking
     for name in sorted(found, key=lambda name: (name.split()[0], -len(reports_of(reports, name)), name)):
         yield from _library(
             reports_of(reports, name), found[name], commits.get(name, commits.get(name.split()[0], ""))
         )
+
+
+def of_no_report(distributions: AbstractSet[str]) -> str:
+    """Return the sentence on the libraries that are declared and none of these, or nothing."""
+    told = []
+    for name, path in library_files().items():
+        declared = load(path)
+        if declared.library is None or declared.library.distribution in distributions:
+            continue
+        count = len(declared.subjects)
+        of_a_device = all(subject.language == "binary" for subject in declared.subjects)
+        where = ", which run on a device alone" if of_a_device else ""
+        told.append(
+            f"`{name}` ({count} norm{'' if count == 1 else 's'} of {declared.library.distribution} in "
+            f"`{path.relative_to(path.parents[2])}`{where})"
+        )
+    return f"Declared, but audited nowhere for this page: {', '.join(told)}." if told else ""
 
 
 def reports_of(reports: Sequence[Document], name: str) -> list[Document]:

@@ -10,6 +10,7 @@ from import_graph import ROOT
 
 from verifier.records import witness
 from verifier.subjects.libraries import library_files
+from verifier.subjects.load_file import load
 
 FOLDER = next(iter(library_files().values())).parent / "witnesses"
 WITNESSES = [
@@ -170,6 +171,21 @@ def test_a_norm_in_a_dtype_of_which_there_is_no_report_is_named(libraries):
     met = {*(of_all - {"liger_softmax"}), ("liger_softmax", "float16")}
     left = [("liger_softmax", "in float32, bfloat16", "not audited")]
     assert list(libraries._without_report(path, met)) == left
+
+
+def test_a_library_that_no_report_is_of_is_named(libraries):
+    text = (ROOT / "docs" / "libraries.md").read_text(encoding="utf-8")
+    audited = set(re.findall(r"^## (\S+) \d", text, re.MULTILINE))
+    every = {load(path).library.distribution for path in library_files().values()}
+    assert libraries.of_no_report(every) == ""
+    assert f"\n\n{libraries.of_no_report(audited)}\n\n" in text
+    assert all(f"`{name}` (" in libraries.of_no_report(set()) for name in library_files())
+    lone = libraries.of_no_report(every - {"fla-core"})
+    assert lone == (
+        "Declared, but audited nowhere for this page: `fla` (13 norms of fla-core in "
+        "`kernels/libraries/fla.py`)."
+    )
+    assert "apex.py`, which run on a device alone)" in libraries.of_no_report(every - {"apex"})
 
 
 def test_a_defect_of_several_norms_is_told_once_and_confirmed_for_each(libraries, monkeypatch):
