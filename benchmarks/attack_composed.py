@@ -48,7 +48,7 @@ ADDED = tuple(f"{before}add_{norm}_norm" for before in ("", "dropout_") for norm
 NORMS = ("layer_norm", "rms_norm", *ADDED, "l2_norm", *OFFSET, *GATED, *WHOLE)
 MASKED = tuple(f"{what}_{of}" for what in ("masked", "causal") for of in ("softmax", "log_softmax"))
 SOFTMAXES = ("softmax", "log_softmax", *MASKED)
-OTHERS = (*SOFTMAXES, "group_norm", "batch_norm")
+OTHERS = (*SOFTMAXES, "group_norm", "instance_norm", "batch_norm")
 MODERATE = ("ordinary", "small_integers", "lognormal", "alternating_signs")
 """Values of weight, bias and grad_output for torch's kernels, as audits draw them.
 

@@ -62,7 +62,8 @@ def test_every_op_and_every_result_is_composed(attack):
     ops = {name for name, _ in found}
     further = {*ADDED, "l2_norm", *OFFSET, *GATED, *WHOLE}
     softmaxes = {"softmax", "log_softmax", *MASKED}
-    assert ops == {"layer_norm", "rms_norm", "batch_norm", "group_norm", *softmaxes, *further}
+    of_groups = {"batch_norm", "group_norm", "instance_norm"}
+    assert ops == {"layer_norm", "rms_norm", *of_groups, *softmaxes, *further}
     assert {(name, result) for name in ops for result in ("output", "grad_input")} <= found
     norms = ops - {*softmaxes, "l2_norm"}
     assert {(name, "grad_gate") for name in GATED} | {("dynamic_tanh", "grad_alpha")} <= found
