@@ -1,33 +1,45 @@
 """Ask for certificates of kernels with planted faults: none is to be certified where it is wrong.
 
-    python benchmarks/faulty_certificates.py [--rows 3] [--columns 33] [--part NAME]
+    python benchmarks/faulty_certificates.py [--rows 3] [--columns 33] [--part NAME ...] [--failing]
 
 Each faulty kernel in Triton or CUDA of tests/faulty_kernels is asked for a certificate at one shape, forward
 and with gradients. A certificate speaks of that call alone; so of each that is given, the checks of outputs
 and gradients judge cases of the same shape, layout and arguments with other numbers, near zero and far from
 it. A finding there is an error of the certificate. Prints a table, and exits with 1 if there is one.
+
+With --failing each is asked at the smallest case that is found of the check that its docstring names: where
+it fails. What fails may be another call than the plain one of that case, of which a certificate speaks: under
+autocast, after others, with a tensor that the check makes of the case. So the plain call is judged as well,
+and a certificate is an error where that is wrong, or where the check finds what certificates exclude.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import re
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from verifier.audit import shrink
+from verifier.audit.certifying import CONTRADICTED, calls
 from verifier.audit.examination import Examination
-from verifier.audit.rules import outside
+from verifier.audit.rules import outside, unexpected
+from verifier.audit.search import Budget
 from verifier.audit.source_names import near_subject
+from verifier.audit.trial import Failure
+from verifier.checks import check
 from verifier.checks.support.certificate_at_shape import certified
 from verifier.commands.explain import case_for
 from verifier.execution import Runner
 from verifier.ops import op
 from verifier.records.case import Case
-from verifier.records.certificate import Certificate
+from verifier.records.certificate import Certificate, Refusal
 from verifier.records.subject import Subject
-from verifier.records.verdict import Verdict
+from verifier.records.verdict import Finding, Verdict
 from verifier.subjects.load_file import load_subjects
 
 FOLDER = Path(__file__).resolve().parents[1] / "tests" / "faulty_kernels"
@@ -35,6 +47,13 @@ KAPPAS = (0.0, 10.0, 1e3)
 """Standard deviations that rows lie from zero."""
 SEEDS = 5
 LANGUAGES = ("triton", "cuda")
+CASES = 15
+"""Of a search: enough to show each bug, as the tests of these kernels demand."""
+PLACE = "machine"
+SECONDS = 300.0
+"""Of one execution."""
+MOST = 2**19
+"""Elements of a case that is recorded, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +68,92 @@ class Answer:
     wrong: int = 0
 
 
-def kernels(part: str) -> Iterator[tuple[Subject, str]]:
+@dataclass(frozen=True, kw_only=True)
+class AtFailing:
+    """What is said of one kernel where it fails.
+
+    said: a certificate's claims, or why there is none. error: the certificate speaks of what is wrong.
+    plain: what the check of results finds of the plain call at the case, or why it is none of the certified.
+    """
+
+    said: str
+    given: bool
+    plain: str = ""
+    error: bool = False
+
+
+def kernels(parts: Sequence[str]) -> Iterator[tuple[Subject, str]]:
     """Yield the faulty kernels that are compiled, each with what its docstring says is wrong."""
-    for path in sorted(path for path in FOLDER.glob("*.py") if part in path.stem):
+    for path in sorted(path for path in FOLDER.glob("*.py") if any(part in path.stem for part in parts)):
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
         for subject in load_subjects(path):
             if subject.language in LANGUAGES:
                 yield subject, text.partition("\n")[0]
+
+
+def named_check(fault: str) -> str:
+    """Return the check that is to catch a fault, by its line of the docstring."""
+    found = re.search(r"(\w+) must catch it", fault)
+    assert found, fault
+    return found[1]
+
+
+def failing(subject: Subject, name: str, runner: Runner) -> Finding | None:
+    """Return the smallest failure that a check finds, in the first dtype in which it finds one."""
+    for dtype in subject.dtypes:
+        budget = Budget(cases=CASES, findings=1)
+        examination = Examination(
+            subject=subject, check_name=name, dtype=dtype, runner=runner, budget=budget, shrinks=False
+        )
+        for found in unexpected(examination.run().findings):
+            failure = Failure(case=found.case, outcome=found.outcome, detail=found.detail)
+            return examination.finding(shrink.shrunk(examination, failure, lambda _: False))
+    return None
+
+
+def asked_at(subject: Subject, finding: Finding, *, gradients: bool) -> AtFailing:
+    """Ask for a certificate at the case of a finding, and judge its plain call if there is one.
+
+    In processes of their own: what earlier calls have left is not there.
+    """
+    case = finding.case
+    if case.elements > MOST:
+        return AtFailing(said=f"not asked: {case.elements} elements", given=False)
+    with Runner(PLACE, case_seconds=SECONDS) as runner:
+        found = certified(subject, case, runner=runner, gradients=gradients)
+    if not isinstance(found, Certificate):
+        return AtFailing(said=_refused(subject, found), given=False)
+    if not (_finite(case) and found.speaks_of(_largest(case))):
+        return AtFailing(said=_claims(found), given=True, plain="it speaks of no argument that is infinite")
+    about = "gradient" if gradients else "forward_error"
+    with Runner(PLACE, case_seconds=SECONDS) as runner:
+        judging = Examination(subject=subject, check_name=about, dtype=case.dtype, runner=runner)
+        verdicts = {one.verdict for one in judging.judge(case)[0]}
+    # What is found of no result may lie in the backward pass, of which a forward call says nothing.
+    whole = gradients or not any(calls(subject))
+    excluded = finding.check in CONTRADICTED and (whole or finding.outcome.output in found.outputs)
+    return AtFailing(
+        said=_claims(found),
+        given=True,
+        plain=f"the plain call: {', '.join(sorted(map(str, verdicts)))}",
+        error=bool(verdicts & {Verdict.FAIL, Verdict.CRASH}) or excluded,
+    )
+
+
+def _finite(case: Case) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in case.given.values())
+
+
+def _largest(case: Case) -> float:
+    return max((float(t.double().abs().max()) for t in case.given.values() if t.numel()), default=0.0)
+
+
+def _refused(subject: Subject, found: Refusal) -> str:
+    return near_subject(f"{found.stage}: {found.why}", subject.path)
+
+
+def _claims(found: Certificate) -> str:
+    return ", ".join(sorted({proof.claims for proof in found.proofs}))
 
 
 def asked(subject: Subject, rows: int, columns: int, runner: Runner, *, gradients: bool) -> Answer:
@@ -63,17 +161,18 @@ def asked(subject: Subject, rows: int, columns: int, runner: Runner, *, gradient
     case = case_for(subject, subject.dtypes[0], rows, columns, 0.0, 0, recorded=True)
     found = certified(subject, case, runner=runner, gradients=gradients)
     if not isinstance(found, Certificate):
-        why = near_subject(f"{found.stage}: {found.why}", subject.path)
+        why = _refused(subject, found)
         return Answer(name=subject.name, gradients=gradients, said=why, given=False)
     judged = wrong = 0
-    check = "gradient" if gradients else "forward_error"
-    examination = Examination(subject=subject, check_name=check, dtype=case.dtype, runner=runner)
+    about = "gradient" if gradients else "forward_error"
+    examination = Examination(subject=subject, check_name=about, dtype=case.dtype, runner=runner)
     for like in _alike(subject, case):
         outcomes, _ = examination.judge(like)
         judged += any(one.verdict in {Verdict.PASS, Verdict.FAIL} for one in outcomes)
         wrong += any(one.verdict is Verdict.FAIL for one in outcomes)
-    claims = ", ".join(sorted({proof.claims for proof in found.proofs}))
-    return Answer(name=subject.name, gradients=gradients, said=claims, given=True, judged=judged, wrong=wrong)
+    return Answer(
+        name=subject.name, gradients=gradients, said=_claims(found), given=True, judged=judged, wrong=wrong
+    )
 
 
 def _alike(subject: Subject, case: Case) -> Iterator[Case]:
@@ -85,29 +184,79 @@ def _alike(subject: Subject, case: Case) -> Iterator[Case]:
                 yield like
 
 
+def at_one_shape(parts: Sequence[str], shape: tuple[int, int], runner: Runner) -> int:
+    """Print the table of certificates at one shape; return how many are wrong."""
+    errors = 0
+    _print_row("kernel", "what is wrong", "pass", "certificate")
+    _print_row(*["---"] * 4)
+    for subject, fault in kernels(parts):
+        for gradients in calls(subject):
+            found = asked(subject, *shape, runner, gradients=gradients)
+            errors += found.wrong
+            told = f"refused, {found.said}"
+            if found.given:
+                told = f"**{found.said}**, {found.judged} cases right"
+                told = told if not found.wrong else f"**WRONG** in {found.wrong} of {found.judged} cases"
+            _print_row(f"`{found.name}`", fault, _pass(gradients=gradients), told)
+    return errors
+
+
+def where_they_fail(parts: Sequence[str], runner: Runner) -> int:
+    """Print the table of certificates where kernels fail; return how many are wrong."""
+    errors = 0
+    _print_row("kernel", "check", "call", "what is found there", "pass", "certificate")
+    _print_row(*["---"] * 6)
+    for subject, fault in kernels(parts):
+        name = named_check(fault)
+        started = time.monotonic()
+        finding = failing(subject, name, runner)
+        if finding is None:
+            _print_row(f"`{subject.name}`", name, "", "no finding", "", "")
+            continue
+        _print_seconds(subject.name, "searched", started)
+        case = finding.case
+        call = f"{case.rows} x {case.columns} {case.dtype}"
+        call += "".join(f", {n} {layout}" for n, layout in sorted(case.layouts.items()))
+        outcome = finding.outcome
+        told_of = "" if outcome.message.startswith(outcome.output) else f"{outcome.output}: "
+        message = near_subject(f"{told_of}{outcome.message}", subject.path)
+        for gradients in calls(subject) if check(name).plan(subject, op(subject.op)).gradients else (False,):
+            started = time.monotonic()
+            found = asked_at(subject, finding, gradients=gradients)
+            errors += found.error
+            told = f"refused, {found.said}"
+            if found.given:
+                told = f"**{found.said}**; {found.plain}"
+                told = told if not found.error else f"**WRONG**, certified {told}"
+            _print_seconds(subject.name, "asked", started)
+            _print_row(f"`{subject.name}`", name, call, message, _pass(gradients=gradients), told)
+    return errors
+
+
+def _pass(*, gradients: bool) -> str:
+    return "with gradients" if gradients else "forward"
+
+
+def _print_row(*cells: str) -> None:
+    print("| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |", flush=True)
+
+
+def _print_seconds(name: str, what: str, started: float) -> None:
+    print(f"{name} {what}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+
+
 def main() -> int:
     """Print the table; 1 if a certified kernel is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rows", type=int, default=3)
     parser.add_argument("--columns", type=int, default=33)
-    parser.add_argument("--part", default="")
+    parser.add_argument("--part", nargs="+", default=[""])
+    parser.add_argument("--failing", action="store_true")
     arguments = parser.parse_args()
-    errors = 0
-    print("| kernel | what is wrong | pass | certificate |\n|---|---|---|---|")
-    with Runner("machine", case_seconds=300.0) as runner:
-        for subject, fault in kernels(arguments.part):
-            differentiable = bool(subject.differentiable and op(subject.op).differentiable)
-            for gradients in (False, True) if differentiable else (False,):
-                shape = arguments.rows, arguments.columns
-                found = asked(subject, *shape, runner, gradients=gradients)
-                errors += found.wrong
-                told = f"refused, {found.said}"
-                if found.given:
-                    told = f"**{found.said}**, {found.judged} cases right"
-                    told = told if not found.wrong else f"**WRONG** in {found.wrong} of {found.judged} cases"
-                cells = f"`{found.name}`", fault, "with gradients" if gradients else "forward", told
-                print("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |", flush=True)
-    return int(errors > 0)
+    with Runner(PLACE, case_seconds=SECONDS) as runner:
+        if arguments.failing:
+            return int(where_they_fail(arguments.part, runner) > 0)
+        return int(at_one_shape(arguments.part, (arguments.rows, arguments.columns), runner) > 0)
 
 
 if __name__ == "__main__":

@@ -7,17 +7,25 @@ import pytest
 
 pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
 
+from verifier.audit.examination import Examination
+from verifier.audit.trial import Failure
+from verifier.cases.recipe import Recipe, build
 from verifier.execution import Runner
+from verifier.ops import op
+from verifier.records.verdict import Outcome, Verdict
 from verifier.subjects.load_file import load_subjects
 
 FAULTY = Path(__file__).parents[1] / "faulty_kernels"
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def module(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    module = importlib.import_module("faulty_certificates")
+    return importlib.import_module("faulty_certificates")
 
+
+@pytest.fixture
+def asked(module, monkeypatch):
     def ask(name, given=None):
         (subject,) = load_subjects(FAULTY / f"{name}.py")
         if given is not None:
@@ -46,3 +54,59 @@ def test_what_is_wrong_is_refused_and_would_be_told_if_it_were_certified(asked):
     found = asked("masked_lanes_counted_triton", certificate)
     assert found.given
     assert found.wrong > 5
+
+
+def finding_of(subject, check, recipe, output="output"):
+    """A failure of a result that a check is said to have found at a case."""
+    case = build(op(subject.op), subject, "float32", recipe, gradients=True)
+    outcome = Outcome(verdict=Verdict.FAIL, output=output, message="made up")
+    with Runner("machine") as runner:
+        examination = Examination(subject=subject, check_name=check, dtype="float32", runner=runner)
+        return examination.finding(Failure(case=case, outcome=outcome))
+
+
+RECIPE = Recipe(rows=1, columns=5)
+
+
+@pytest.mark.parametrize(
+    ("check", "output", "error"),
+    [
+        ("repeated_calls", "output", False),
+        ("influence", "output", True),
+        ("synchronization", "shared_race", True),
+    ],
+)
+def test_a_certificate_where_a_kernel_fails_is_an_error_if_it_excludes_what_is_found(
+    module, check, output, error
+):
+    (right,) = load_subjects(FAULTY / "eps_larger_in_first_call_triton.py")
+    found = module.asked_at(right, finding_of(right, check, RECIPE, output), gradients=False)
+    assert (found.given, found.error) == (True, error)
+    assert found.plain == "the plain call: PASS"
+
+
+def test_a_certificate_is_an_error_where_the_plain_call_is_wrong(module, monkeypatch):
+    (subject,) = load_subjects(FAULTY / "masked_lanes_counted_triton.py")
+    finding = finding_of(subject, "layouts", RECIPE)
+    assert not module.asked_at(subject, finding, gradients=False).given
+    (right,) = load_subjects(FAULTY / "eps_larger_in_first_call_triton.py")
+    case = finding_of(right, "layouts", RECIPE).case
+    with Runner("machine") as runner:
+        certificate = module.certified(right, case, runner=runner)
+    monkeypatch.setattr(module, "certified", lambda *_, **__: certificate)
+    found = module.asked_at(subject, finding, gradients=False)
+    assert (found.given, found.error, found.plain) == (True, True, "the plain call: FAIL")
+
+
+def test_a_certificate_speaks_of_no_argument_that_is_infinite(module):
+    (subject,) = load_subjects(FAULTY / "first_tile_masked_triton.py")
+    finding = finding_of(subject, "special_values", RECIPE)
+    finding.case.given["input"][0, 0] = -float("inf")
+    found = module.asked_at(subject, finding, gradients=False)
+    assert (found.given, found.error) == (True, False)
+    assert "no argument that is infinite" in found.plain
+
+
+def test_every_compiled_faulty_kernel_names_a_check(module):
+    named = [module.named_check(fault) for _, fault in module.kernels([""])]
+    assert len(named) == len([*FAULTY.glob("*_triton.py"), *FAULTY.glob("*_cuda.py")])
