@@ -10,7 +10,9 @@ it. A finding there is an error of the certificate. Prints a table, and exits wi
 With --failing each is asked at the smallest case that is found of the check that its docstring names: where
 it fails. What fails may be another call than the plain one of that case, of which a certificate speaks: under
 autocast, after others, with a tensor that the check makes of the case. So the plain call is judged as well,
-and a certificate is an error where that is wrong, or where the check finds what certificates exclude.
+and a certificate is an error where that is wrong, or where the check finds what certificates exclude. Where a
+mode or a number of multiprocessors makes it fail, each is asked as well of a copy of the kernel that enters
+the mode, and of a machine with so many.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ import ast
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from verifier.audit import shrink
 from verifier.audit.certifying import CONTRADICTED, calls
@@ -54,6 +57,11 @@ SECONDS = 300.0
 """Of one execution."""
 MOST = 2**19
 """Elements of a case that is recorded, at most."""
+MODES = {
+    "under torch.no_grad": "@torch.no_grad()",
+    "under torch.autocast": '@torch.autocast("cuda", dtype=torch.float16)',
+}
+"""What makes a wrapper enter the mode in which it is found to be wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +81,23 @@ class AtFailing:
     """What is said of one kernel where it fails.
 
     said: a certificate's claims, or why there is none. error: the certificate speaks of what is wrong.
-    plain: what the check of results finds of the plain call at the case, or why it is none of the certified.
+    plain: what the check of results finds of this call, or why it is none of those that are certified.
     """
 
     said: str
     given: bool
     plain: str = ""
     error: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A call at which a certificate is asked: by a subject, on a machine with these options."""
+
+    subject: Subject
+    gradients: bool
+    told: str
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
 def kernels(parts: Sequence[str]) -> Iterator[tuple[Subject, str]]:
@@ -111,22 +129,45 @@ def failing(subject: Subject, name: str, runner: Runner) -> Finding | None:
     return None
 
 
-def asked_at(subject: Subject, finding: Finding, *, gradients: bool) -> AtFailing:
-    """Ask for a certificate at the case of a finding, and judge its plain call if there is one.
+def calls_at(subject: Subject, finding: Finding, folder: Path) -> Iterator[Call]:
+    """Yield the plain calls at the case of a finding, and what makes it fail as a call of its own.
+
+    folder: where a copy of the kernel is written that enters a mode.
+    """
+    forward, *backward = calls(subject)
+    plan = check(finding.check).plan(subject, op(subject.op))
+    for gradients in (forward, *(backward if plan.gradients else ())):
+        told = "with gradients" if gradients else "forward"
+        yield Call(subject=subject, gradients=gradients, told=told)
+        if played := re.search(r"with (\d+) multiprocessors?", finding.outcome.message):
+            options = {"multiprocessors": int(played[1])}
+            yield Call(subject=subject, gradients=gradients, told=f"{told}, {played[0]}", options=options)
+    for words, entered in MODES.items():
+        if words in finding.outcome.message:
+            path = folder / subject.path.name
+            text, line = subject.path.read_text(encoding="utf-8"), f"\ndef {subject.name}("
+            assert text.count(line) == 1, subject.path
+            path.write_text(text.replace(line, f"\n{entered}{line}"), encoding="utf-8")
+            (moved,) = load_subjects(path)
+            yield Call(subject=moved, gradients=False, told=f"forward, {words}")
+
+
+def asked_at(call: Call, finding: Finding) -> AtFailing:
+    """Ask for a certificate at the case of a finding, and judge the same call if there is one.
 
     In processes of their own: what earlier calls have left is not there.
     """
-    case = finding.case
+    case, subject, gradients = finding.case, call.subject, call.gradients
     if case.elements > MOST:
         return AtFailing(said=f"not asked: {case.elements} elements", given=False)
-    with Runner(PLACE, case_seconds=SECONDS) as runner:
+    with Runner(PLACE, case_seconds=SECONDS, options=call.options) as runner:
         found = certified(subject, case, runner=runner, gradients=gradients)
     if not isinstance(found, Certificate):
         return AtFailing(said=_refused(subject, found), given=False)
     if not (_finite(case) and found.speaks_of(_largest(case))):
         return AtFailing(said=_claims(found), given=True, plain="it speaks of no argument that is infinite")
     about = "gradient" if gradients else "forward_error"
-    with Runner(PLACE, case_seconds=SECONDS) as runner:
+    with Runner(PLACE, case_seconds=SECONDS, options=call.options) as runner:
         judging = Examination(subject=subject, check_name=about, dtype=case.dtype, runner=runner)
         verdicts = {one.verdict for one in judging.judge(case)[0]}
     # What is found of no result may lie in the backward pass, of which a forward call says nothing.
@@ -135,7 +176,7 @@ def asked_at(subject: Subject, finding: Finding, *, gradients: bool) -> AtFailin
     return AtFailing(
         said=_claims(found),
         given=True,
-        plain=f"the plain call: {', '.join(sorted(map(str, verdicts)))}",
+        plain=f"the call: {', '.join(sorted(map(str, verdicts)))}",
         error=bool(verdicts & {Verdict.FAIL, Verdict.CRASH}) or excluded,
     )
 
@@ -197,7 +238,7 @@ def at_one_shape(parts: Sequence[str], shape: tuple[int, int], runner: Runner) -
             if found.given:
                 told = f"**{found.said}**, {found.judged} cases right"
                 told = told if not found.wrong else f"**WRONG** in {found.wrong} of {found.judged} cases"
-            _print_row(f"`{found.name}`", fault, _pass(gradients=gradients), told)
+            _print_row(f"`{found.name}`", fault, "with gradients" if gradients else "forward", told)
     return errors
 
 
@@ -220,21 +261,18 @@ def where_they_fail(parts: Sequence[str], runner: Runner) -> int:
         outcome = finding.outcome
         told_of = "" if outcome.message.startswith(outcome.output) else f"{outcome.output}: "
         message = near_subject(f"{told_of}{outcome.message}", subject.path)
-        for gradients in calls(subject) if check(name).plan(subject, op(subject.op)).gradients else (False,):
-            started = time.monotonic()
-            found = asked_at(subject, finding, gradients=gradients)
-            errors += found.error
-            told = f"refused, {found.said}"
-            if found.given:
-                told = f"**{found.said}**; {found.plain}"
-                told = told if not found.error else f"**WRONG**, certified {told}"
-            _print_seconds(subject.name, "asked", started)
-            _print_row(f"`{subject.name}`", name, call, message, _pass(gradients=gradients), told)
+        with TemporaryDirectory() as folder:
+            for one in calls_at(subject, finding, Path(folder)):
+                started = time.monotonic()
+                found = asked_at(one, finding)
+                errors += found.error
+                told = f"refused, {found.said}"
+                if found.given:
+                    told = f"**{found.said}**; {found.plain}"
+                    told = told if not found.error else f"**WRONG**, certified {told}"
+                _print_seconds(subject.name, "asked", started)
+                _print_row(f"`{subject.name}`", name, call, message, one.told, told)
     return errors
-
-
-def _pass(*, gradients: bool) -> str:
-    return "with gradients" if gradients else "forward"
 
 
 def _print_row(*cells: str) -> None:

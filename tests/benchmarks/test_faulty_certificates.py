@@ -80,29 +80,31 @@ def test_a_certificate_where_a_kernel_fails_is_an_error_if_it_excludes_what_is_f
     module, check, output, error
 ):
     (right,) = load_subjects(FAULTY / "eps_larger_in_first_call_triton.py")
-    found = module.asked_at(right, finding_of(right, check, RECIPE, output), gradients=False)
+    found = module.asked_at(
+        module.Call(subject=right, gradients=False, told=""), finding_of(right, check, RECIPE, output)
+    )
     assert (found.given, found.error) == (True, error)
-    assert found.plain == "the plain call: PASS"
+    assert found.plain == "the call: PASS"
 
 
 def test_a_certificate_is_an_error_where_the_plain_call_is_wrong(module, monkeypatch):
     (subject,) = load_subjects(FAULTY / "masked_lanes_counted_triton.py")
     finding = finding_of(subject, "layouts", RECIPE)
-    assert not module.asked_at(subject, finding, gradients=False).given
+    assert not module.asked_at(module.Call(subject=subject, gradients=False, told=""), finding).given
     (right,) = load_subjects(FAULTY / "eps_larger_in_first_call_triton.py")
     case = finding_of(right, "layouts", RECIPE).case
     with Runner("machine") as runner:
         certificate = module.certified(right, case, runner=runner)
     monkeypatch.setattr(module, "certified", lambda *_, **__: certificate)
-    found = module.asked_at(subject, finding, gradients=False)
-    assert (found.given, found.error, found.plain) == (True, True, "the plain call: FAIL")
+    found = module.asked_at(module.Call(subject=subject, gradients=False, told=""), finding)
+    assert (found.given, found.error, found.plain) == (True, True, "the call: FAIL")
 
 
 def test_a_certificate_speaks_of_no_argument_that_is_infinite(module):
     (subject,) = load_subjects(FAULTY / "first_tile_masked_triton.py")
     finding = finding_of(subject, "special_values", RECIPE)
     finding.case.given["input"][0, 0] = -float("inf")
-    found = module.asked_at(subject, finding, gradients=False)
+    found = module.asked_at(module.Call(subject=subject, gradients=False, told=""), finding)
     assert (found.given, found.error) == (True, False)
     assert "no argument that is infinite" in found.plain
 
