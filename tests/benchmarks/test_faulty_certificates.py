@@ -56,10 +56,10 @@ def test_what_is_wrong_is_refused_and_would_be_told_if_it_were_certified(asked):
     assert found.wrong > 5
 
 
-def finding_of(subject, check, recipe, output="output"):
+def finding_of(subject, check, recipe, output="output", message="made up"):
     """A failure of a result that a check is said to have found at a case."""
     case = build(op(subject.op), subject, "float32", recipe, gradients=True)
-    outcome = Outcome(verdict=Verdict.FAIL, output=output, message="made up")
+    outcome = Outcome(verdict=Verdict.FAIL, output=output, message=message)
     with Runner("machine") as runner:
         examination = Examination(subject=subject, check_name=check, dtype="float32", runner=runner)
         return examination.finding(Failure(case=case, outcome=outcome))
@@ -107,6 +107,21 @@ def test_a_certificate_speaks_of_no_argument_that_is_infinite(module):
     found = module.asked_at(module.Call(subject=subject, gradients=False, told=""), finding)
     assert (found.given, found.error) == (True, False)
     assert "no argument that is infinite" in found.plain
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "ways"),
+    [
+        ("unwritten_bias_without_grad_triton", "under torch.no_grad", ["forward"]),
+        ("partials_of_132_processors_triton", "with 148 multiprocessors", ["forward", "with gradients"]),
+    ],
+)
+def test_what_makes_a_kernel_fail_is_asked_for_as_a_call_of_its_own(module, tmp_path, name, how, ways):
+    (subject,) = load_subjects(FAULTY / f"{name}.py")
+    finding = finding_of(subject, "modes", Recipe(rows=1, columns=1), message=f"it is wrong, {how}")
+    calls = list(module.calls_at(subject, finding, tmp_path))
+    assert [one.told for one in calls] == [told for way in ways for told in (way, f"{way}, {how}")]
+    assert not module.asked_at(calls[-1], finding).given
 
 
 def test_every_compiled_faulty_kernel_names_a_check(module):
