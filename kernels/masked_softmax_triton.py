@@ -32,6 +32,7 @@ SOURCE = Source(
 
 library = load(Path(__file__).with_name("softmax_triton.py")).module
 skeleton, row_tile = library.skeleton, library.row_tile
+product = skeleton.product
 
 
 @triton.jit
@@ -43,7 +44,8 @@ def _scores(
     there = (column < columns) & (column <= last)
     if HAS_MASK:
         there &= tl.load(mask + column * mask_column, mask=there, other=0) != 0
-    score = tl.load(x + column * x_column, mask=there, other=float("-inf")).to(tl.float32) * scale
+    value = tl.load(x + column * x_column, mask=there, other=float("-inf")).to(tl.float32)
+    score = product(value, scale)  # fused into score - top, it would be off by what rounding it loses
     if HAS_ADDED:
         score += tl.load(added + column * added_column, mask=there, other=0.0).to(tl.float32)
     return tl.where(there, score, float("-inf"))
