@@ -45,7 +45,8 @@ def _scores(
     if HAS_MASK:
         there &= tl.load(mask + column * mask_column, mask=there, other=0) != 0
     value = tl.load(x + column * x_column, mask=there, other=float("-inf")).to(tl.float32)
-    score = product(value, scale)  # fused into score - top, it would be off by what rounding it loses
+    # Fused into score - top, the product would keep there what rounding loses elsewhere.
+    score = product(value, scale)
     if HAS_ADDED:
         score += tl.load(added + column * added_column, mask=there, other=0.0).to(tl.float32)
     return tl.where(there, score, float("-inf"))

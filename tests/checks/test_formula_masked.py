@@ -131,7 +131,7 @@ BOTH = {(Verdict.FAIL, "output"), (Verdict.FAIL, "grad_input")}
 GRADIENT = {(Verdict.FAIL, "grad_input")}
 WRONG = {
     "scale of what is added, too": (
-        {"* scale\n    if HAS": "\n    if HAS", NOTHING: NOTHING.replace("score,", "score * scale,")},
+        {"product(value, scale)": "value", NOTHING: NOTHING.replace("score,", "score * scale,")},
         BOTH,
     ),
     "gradient without scale": ({"d * scale)": "d)"}, GRADIENT),

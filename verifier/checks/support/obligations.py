@@ -76,14 +76,24 @@ def lost_from(terms: SharedTerms, kept: Ids, signs: Signs, vanished: Ids) -> Ids
     """Return the edges that are perhaps infinite where the terms `kept` are finite, and arguments."""
     found = []
     for edge in vanished[~np.isin(vanished >> 1, kept)].tolist():
-        if terms.names[int(terms.operation[edge >> 1])].startswith("input:"):
+        if _given(terms, edge):
             continue  # a certificate is one for finite elements of arguments
         top, below, *_ = terms.edges[edge >> 1].tolist()
+        if terms.names[int(terms.operation[edge >> 1])].startswith("mul.") and any(
+            terms.number[factor >> 1] <= 1.0 and _given(terms, other)
+            for factor, other in ((top, below), (below, top))
+        ):
+            continue  # c * x, abs(c) <= 1, of an element x
         divides = terms.names[int(terms.operation[edge >> 1])].startswith("div.") and top >= 0
         if divides and terms.number[top >> 1] == 0.0 and below >> 1 in kept and signs.nonzero(below):
             continue  # 0 / y, y a part of a result
         found.append(edge)
     return np.array(found, dtype=np.int64)
+
+
+def _given(terms: SharedTerms, edge: int) -> bool:
+    """Return whether an edge is an element of an argument."""
+    return edge >= 0 and terms.names[int(terms.operation[edge >> 1])].startswith("input:")
 
 
 def finite_within(
