@@ -20,6 +20,8 @@ ROWS = {"min_rows": 1, "min_columns": 1, "max_columns": 16384}
 CENTRED = Domain(max_abs=1e15, max_kappa=1e3, **ROWS)
 SQUARES = Domain(max_abs=1e15, **ROWS)
 """Beyond 1e15 the sum of squares may overflow."""
+HELD = {"parameter_dtypes": ("input", "float32")}
+"""Weight and bias are converted to float32 where they are loaded."""
 
 
 def _no_rows(case):
@@ -48,8 +50,8 @@ UNDEFINED_LANES = KnownDefect(
     where=_is_padded_with_weight,
 )
 DECLARED = {"language": "triton", "dtypes": DTYPES, "known_defects": (NO_ROWS, UNDEFINED_LANES)}
-LAYER_NORM = {"variance": "two_pass", "domain": CENTRED, **DECLARED}
-RMS_NORM = {"variance": "rms", "domain": SQUARES, **DECLARED}
+LAYER_NORM = {"variance": "two_pass", "domain": replace(CENTRED, **HELD), **DECLARED}
+RMS_NORM = {"variance": "rms", "domain": replace(SQUARES, **HELD), **DECLARED}
 
 
 @subject(op="layer_norm", **LAYER_NORM)

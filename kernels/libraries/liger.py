@@ -6,6 +6,8 @@ By default (`in_place=True`) backward passes of RMS norms overwrite the gradient
 called without, as the documentation advises where others need that gradient.
 """
 
+from dataclasses import replace
+
 from verifier import Domain, KnownDefect, Library, Trees, any_order, subject, tile, tree
 
 LIBRARY = Library(distribution="liger-kernel", package="liger_kernel", needs=("triton",))
@@ -15,6 +17,8 @@ LARGEST_HALF = 65504.0
 ROWS = {"min_rows": 1, "min_columns": 1, "max_columns": 65536}
 SQUARES = Domain(max_abs=1e15, **ROWS)
 """Beyond 1e15 the sum of squares may overflow."""
+HELD = {"parameter_dtypes": ("input", "float32")}
+"""Of norms whose kernels convert weight and bias, or multiply what is half already by them."""
 
 
 def _row_depth(columns):
@@ -46,7 +50,7 @@ def _is_padded(case):
     accumulates="input" if SUMS_IN_HALF else "float32",
     dtypes=DTYPES,
     trees=TREES,
-    domain=None if SUMS_IN_HALF else Domain(max_abs=1e15, max_kappa=1e3, **ROWS),
+    domain=None if SUMS_IN_HALF else Domain(max_abs=1e15, max_kappa=1e3, **ROWS, **HELD),
     known_defects=(
         KnownDefect(
             id="lanes-beyond-the-row",
@@ -82,7 +86,7 @@ UNDEFINED_ROWS = KnownDefect(
     where=_in_blocks_of_rows,
 )
 RMS = {"op": "rms_norm", "language": "triton", "variance": "rms", "dtypes": DTYPES, "trees": TREES}
-IN_BLOCKS = {**RMS, "domain": SQUARES, "known_defects": (UNDEFINED_ROWS,)}
+IN_BLOCKS = {**RMS, "domain": replace(SQUARES, **HELD), "known_defects": (UNDEFINED_ROWS,)}
 
 
 def _rms_norm(input, weight, eps, mode, offset=0.0):
@@ -151,6 +155,7 @@ ADDED = {
     **RMS,
     "op": "add_rms_norm",
     "returns": ("output", "new_residual"),
+    "domain": replace(SQUARES, **HELD),
 }
 
 
@@ -160,12 +165,12 @@ def _fused_add(input, residual, weight, eps, mode):
     return LigerFusedAddRMSNormFunction.apply(input, residual, weight, eps, 0.0, mode, False)
 
 
-@subject(**ADDED, formula="cast_before_weight_input_sums", domain=SQUARES)
+@subject(**ADDED, formula="cast_before_weight_input_sums")
 def liger_fused_add_rms_norm_llama(input, residual, weight, eps=1e-6):
     return _fused_add(input, residual, weight, eps, "llama")
 
 
-@subject(**ADDED, formula="input_sums", domain=SQUARES)
+@subject(**ADDED, formula="input_sums")
 def liger_fused_add_rms_norm_gemma(input, residual, weight, eps=1e-6):
     return _fused_add(input, residual, weight, eps, "gemma")
 

@@ -42,16 +42,20 @@ def runner():
         yield made
 
 
-def must_raise_no_alarm(subject, dtype, runner, cases=CASES):
+def must_raise_no_alarm(subject, dtype, runner, cases=CASES, only=None):
     """Demand that each check has decided cases of a norm, and that no finding is unexpected."""
     assert not why_absent(subject)
     checks, shape = (RECORDED, ONE_SMALL_SHAPE) if op(subject.op).own else (CHECKS, ONE_SHAPE)
     narrow = replace(subject, domain=replace(subject.domain, **shape))
     for check in checks:
-        examining = Examination(
-            subject=narrow, check_name=check, dtype=dtype, runner=runner, budget=Budget(cases=cases)
-        )
-        line = examining.run()
+        line = Examination(
+            subject=narrow,
+            check_name=check,
+            dtype=dtype,
+            runner=runner,
+            budget=Budget(cases=cases),
+            only=only,
+        ).run()
         said = f"{subject.name} {check} {dtype}: {line.skipped or dict(line.counts)}"
         assert [f.outcome.message for f in unexpected(line.findings)] == [], said
         assert not line.counts[Verdict.ERROR], said
@@ -63,6 +67,13 @@ def must_raise_no_alarm(subject, dtype, runner, cases=CASES):
 )
 def test_a_declared_norm_raises_no_alarm(subject, dtype, runner):
     must_raise_no_alarm(subject, dtype, runner)
+
+
+@pytest.mark.parametrize("name", ["liger_layer_norm", "liger_rms_norm_llama", "fla_rms_norm"])
+def test_a_float32_weight_beside_half_raises_no_alarm(name, runner):
+    """It is what is trained: the declarations promise it where kernels convert what they load."""
+    (subject,) = (one for one in NORMS if one.name == name)
+    must_raise_no_alarm(subject, "float16", runner, only=lambda case: case.dtype_of("weight") == "float32")
 
 
 # -- that an alarm would be seen -----------------------------------------------------------------
