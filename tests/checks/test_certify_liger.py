@@ -73,6 +73,7 @@ def test_its_gradients_are_certified_with_torchs_sums_over_rows_in_any_order(run
     over_rows = [one for proof in found.proofs for one in proof.sums if one.terms == 140]
     # Two rows a program, of 132: 70 parts in any order, and no tree is declared.
     assert {(one.depth, one.declared) for one in over_rows} == {(70, None)}
+    assert {order.sha256 for one in over_rows for order in one.orders} == {None}
     # Lanes beyond the row multiply mean and rstd, and their product with 0.
     assert {proof.within for proof in found.proofs} == {limit}
     assert [found.speaks_of(2.0**power) for power in (60, 61)] == [True, limit is None]

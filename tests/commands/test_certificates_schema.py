@@ -13,7 +13,15 @@ pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is 
 
 from verifier.commands.command_line import app
 from verifier.commands.report import html
-from verifier.records.certificate import VERSION, Certificate, CodeProof, ReadSum, RowBound, TheoremBound
+from verifier.records.certificate import (
+    VERSION,
+    Certificate,
+    CodeProof,
+    ReadOrder,
+    ReadSum,
+    RowBound,
+    TheoremBound,
+)
 from verifier.subjects.load_file import builtin_files
 
 SCHEMA = json.loads((Path(html.__file__).parent / "certificates.schema.json").read_text())
@@ -37,7 +45,7 @@ def problems(document):
 def test_the_schema_has_the_fields_of_the_records():
     for kind, name in ((Certificate, "certificate"), (CodeProof, "proof"), (ReadSum, "sum")):
         assert set(SCHEMA["$defs"][name]["properties"]) == {one.name for one in fields(kind)}
-    for kind, name in ((TheoremBound, "bound"), (RowBound, "row")):
+    for kind, name in ((TheoremBound, "bound"), (RowBound, "row"), (ReadOrder, "order")):
         assert set(SCHEMA["$defs"][name]["properties"]) == {one.name for one in fields(kind)}
     assert SCHEMA["$defs"]["certificate"]["properties"]["version"] == {"const": VERSION}
 

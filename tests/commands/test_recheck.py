@@ -46,6 +46,7 @@ def test_each_forged_entry_is_told(certificate, tmp_path):
     one["proofs"][0]["kernels"][name] = "0" * 64
     one["proofs"][1]["expressions"] = "0" * 64
     one["tensors"]["input"]["strides"] = [1, 1]
+    one["proofs"][0]["sums"][0]["orders"][0]["sha256"] = "0" * 64
     one["scalars"]["eps"] = 0.5
     forged = tmp_path / "forged.json"
     forged.write_text(json.dumps(document), encoding="utf-8")
@@ -53,6 +54,7 @@ def test_each_forged_entry_is_told(certificate, tmp_path):
     assert answer.exit_code == 1
     for place in (f"kernels.{name}", "proofs[1].expressions", "tensors.input.strides", "scalars.eps"):
         assert place in answer.output
+    assert "proofs[0].sums[0].orders[0].sha256" in answer.output
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from verifier.commands.outcome import clear_errors, must_be_writable, say, stop,
 if TYPE_CHECKING:
     from verifier.checks.support.recorded_code import Recordings
     from verifier.records.case import Case
-    from verifier.records.certificate import Certificate, CodeProof, ReadSum, Refusal, TheoremBound
+    from verifier.records.certificate import Certificate, CodeProof, ReadOrder, ReadSum, Refusal, TheoremBound
     from verifier.records.subject import Subject
 
 UNDECIDED_STATUS = 3
@@ -186,12 +186,26 @@ def _above(bound: float) -> str:
     return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(bound)):.3g}"
 
 
-def _sum_line(one: ReadSum) -> str:
-    """Say which sum one is, and how deep."""
+def _sum_lines(one: ReadSum) -> Iterator[str]:
+    """Say which sum one is, how deep, and in which orders the code makes it."""
     at = f" at {one.line}" if one.line else ""
     of = f", the first {one.of}" if one.of else ""
     used = f"; used by {', '.join(one.results)}" if one.results else ""
-    return f"sum{at} of {one.text}{of}{used}"
+    (first, *others) = one.orders
+    if not others:
+        yield f"sum{at} of {one.text}{of}, {_order(first)}{used}"
+        return
+    yield f"sum{at} of {one.text}{of}, in {len(one.orders)} orders, a mean of each{used}"
+    for order in one.orders:
+        columns = [f"columns {held} of {name}" if held else name for name, held in order.columns.items()]
+        yield f"  {_order(order)}: {', '.join(columns) or 'no result of the first row'}"
+
+
+def _order(one: ReadOrder) -> str:
+    """Name an order by the first digits of its digest."""
+    if one.sha256 is None:
+        return "in an order of torch's own"
+    return f"order {one.sha256[:12]}{f' of {one.tree}' * bool(one.tree)}"
 
 
 _MODES = {
@@ -207,7 +221,7 @@ def _proof_lines(proofs: Sequence[CodeProof]) -> Iterator[str]:
         modes = [_MODES[one.contraction] for one in (proofs if alike else [proof])]
         yield f"{' and '.join(modes)}: rules of claims {proof.claims or 'none'}"
         yield f"  PTX {', '.join(f'{name} {digest[:12]}' for name, digest in proof.kernels.items())}"
-        yield from dict.fromkeys(f"  {_sum_line(one)}" for one in proof.sums)
+        yield from (f"  {line}" for one in proof.sums for line in _sum_lines(one))
         yield from (f"  {line}" for line in _bound_lines(proof.bound))
         if proof.obligations:
             yield f"  holds: {'; '.join(proof.obligations)}"

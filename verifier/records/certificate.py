@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-VERSION = 5
+VERSION = 6
 NOT_COVERED = (
     "other shapes, strides, alignments and scalars, eps among them",
     "arguments left out, other modes, and other choices of what needs a gradient",
@@ -19,12 +19,27 @@ NOT_COVERED = (
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReadOrder:
+    """An order in which the code makes a sum.
+
+    sha256: of its text (`verifier/arithmetic/trees/canonical.py`); None: it is one of torch's own, which is
+    not known. tree: the call that declares a tree which has it, "" where none is known. columns: of several
+    orders, the results that use this one, each with the columns of the first row that do, "" where it has
+    none.
+    """
+
+    sha256: str | None
+    tree: str
+    columns: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReadSum:
     """One sum of the code: of how many terms, and how many additions a term meets at most.
 
     declared: additions that the declared tree allows; None: none is declared, so that any order is. of: the
     first term of the first row. line: where the code makes the sum, "" where unknown. results: those that
-    use it.
+    use it. orders: those in which it is made; several where lanes keep means of their own.
     """
 
     terms: int
@@ -33,6 +48,7 @@ class ReadSum:
     of: str = ""
     line: str = ""
     results: tuple[str, ...] = ()
+    orders: tuple[ReadOrder, ...] = ()
 
     @property
     def text(self) -> str:

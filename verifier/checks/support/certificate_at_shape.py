@@ -190,7 +190,7 @@ def _proved(
             ),
         ),
         way={**asdict(found.way), "fuses": _fuses(found.twin.graph)},
-        sums=named_sums(found),
+        sums=named_sums(found, op(subject.op), case),
         approximate=tuple(sorted(name for name in used if any(part in name for part in _APPROXIMATE))),
         expressions=one.digest,
         nodes=one.nodes,

@@ -16,6 +16,7 @@ from verifier.arithmetic.graph.normal_form import NormalForm
 from verifier.arithmetic.graph.online_read import OnlineReader, Rescalings
 from verifier.arithmetic.graph.order_read import OrderReader, Unordered
 from verifier.arithmetic.trees.admitted import not_admitted
+from verifier.arithmetic.trees.canonical import Order, OrderKind, order
 from verifier.arithmetic.trees.steps import Step
 from verifier.arithmetic.trees.tree import Tree
 from verifier.ops import Op
@@ -31,6 +32,7 @@ class OrderOfSum:
     width: of how many terms the declared tree is, those that a mask leaves out included; 0: of `terms`.
     unlike: in what an order of merges is not as declared, "" where the bound of the declaration holds for it.
     root: the term that the first row's sum is, first: the edge of its first term; -1 where they are not kept.
+    kind: of what it is the order.
     """
 
     terms: int
@@ -40,6 +42,13 @@ class OrderOfSum:
     unlike: str = ""
     root: int = -1
     first: int = -1
+    kind: OrderKind = "sum"
+
+    @property
+    def exact(self) -> Order | None:
+        """Each addition; None: torch makes some, and does not say in which order."""
+        known = not any(isinstance(step, Unordered) for step in self.steps)
+        return order(self.steps, self.terms, self.kind) if known else None
 
     @property
     def allowed_depth(self) -> int:
@@ -117,7 +126,9 @@ class CodeOrders:
 
     def note(self, terms: int, steps: tuple[Step, ...], declared: Tree) -> None:
         """Take the order of a whole sum of which parts were asked for."""
-        self.found.append(OrderOfSum(terms=terms, steps=steps, declared=declared, width=self._width))
+        self.found.append(
+            OrderOfSum(terms=terms, steps=steps, declared=declared, width=self._width, kind="online")
+        )
 
     @property
     def _width(self) -> int:
@@ -159,7 +170,7 @@ class CodeOrders:
         self.found += [
             OrderOfSum(
                 terms=count, steps=order, declared=declared, root=root.term, first=int(self.asked[-1][0]),
-                unlike=self._unlike(root, declared, count, own=own),
+                unlike=self._unlike(root, declared, count, own=own), kind="merges",
             )
             for root, order in zip((roots[number] for number in used), orders, strict=True)
         ]  # fmt: skip
