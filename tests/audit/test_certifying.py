@@ -188,7 +188,8 @@ def test_a_contradiction_outweighs_findings_and_nothing_else():
 def test_the_summary_counts_kinds_of_calls():
     given = Certificate(
         subject="a", source="", op="layer_norm", dtype="float32", rows=2, columns=3, tensors={}, scalars={},
-        outputs=(), support={}, call="", statement="", theorems=(), proofs=(), watched=(), assumptions=(),
+        outputs=(), support={}, call="", statement="", theorems=(), hypotheses=(), consequence="",
+        proofs=(), watched=(), assumptions=(),
     )  # fmt: skip
     one = AskedCertificate(subject="a", path="a.py", dtype="float32", rows=2, columns=3, found=given)
     two = replace(one, gradients=True, found=Refusal(stage="x is y", why="z"))

@@ -20,6 +20,7 @@ from verifier.records.certificate import (
     ReadOrder,
     ReadSum,
     RowBound,
+    StatedTheorem,
     TheoremBound,
 )
 from verifier.subjects.load_file import builtin_files
@@ -45,7 +46,8 @@ def problems(document):
 def test_the_schema_has_the_fields_of_the_records():
     for kind, name in ((Certificate, "certificate"), (CodeProof, "proof"), (ReadSum, "sum")):
         assert set(SCHEMA["$defs"][name]["properties"]) == {one.name for one in fields(kind)}
-    for kind, name in ((TheoremBound, "bound"), (RowBound, "row"), (ReadOrder, "order")):
+    parts = {"bound": TheoremBound, "row": RowBound, "order": ReadOrder, "theorem": StatedTheorem}
+    for name, kind in parts.items():
         assert set(SCHEMA["$defs"][name]["properties"]) == {one.name for one in fields(kind)}
     assert SCHEMA["$defs"]["certificate"]["properties"]["version"] == {"const": VERSION}
 

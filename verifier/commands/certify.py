@@ -243,5 +243,6 @@ def _lines(found: Certificate | Refusal) -> Iterator[str]:
         on = "; ".join(f"{argument}: {elements}" for argument, elements in reached.items())
         yield f"an element of {result} depends on no more than {on or 'nothing'}"
     yield f"watched: {', '.join(found.watched)}; theorems: {', '.join(found.theorems)}"
+    yield f"bounds: {found.consequence}"
     yield f"assumed: {'; '.join(found.assumptions)}"
     yield f"not covered: {'; '.join(found.not_covered)}"

@@ -74,6 +74,19 @@ class RowBound:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StatedTheorem:
+    """A theorem of docs/explanation/bounds.md, in its notation: what it asks of a row, and what it says then.
+
+    about: what it bounds. asks: its hypotheses besides the model of arithmetic.
+    """
+
+    number: str
+    about: str
+    asks: tuple[str, ...]
+    bound: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class TheoremBound:
     """The bound of the statistics as a function of the row: the theorems with these constants.
 
@@ -137,8 +150,9 @@ class Certificate:
     source: SHA-256 of the kernel's file. call: what kind of call was recorded, in words. tensors: shape,
     strides (in elements), alignment (bytes) and dtype of each argument. support: for each result, on which
     elements of each argument one of its elements depends at most, in canonical rows, whatever the inputs
-    are. theorems: those that bound the declared computation. watched: sanitizers that ran and found nothing;
-    no address depends on data, so that they would find nothing on other inputs either.
+    are. theorems: those that bound the declared computation; hypotheses: what each asks of a row and says of
+    it; consequence: which bounds of which results follow, in words. watched: sanitizers that ran and found
+    nothing; no address depends on data, so that they would find nothing on other inputs either.
     """
 
     subject: str
@@ -154,6 +168,8 @@ class Certificate:
     call: str
     statement: str
     theorems: tuple[str, ...]
+    hypotheses: tuple[StatedTheorem, ...]
+    consequence: str
     proofs: tuple[CodeProof, ...]
     watched: tuple[str, ...]
     assumptions: tuple[str, ...]

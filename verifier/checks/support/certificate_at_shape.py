@@ -19,6 +19,7 @@ from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
 from verifier.arithmetic.graph.ranges import finite_terms
 from verifier.arithmetic.graph.rules import OF_ALL_VALUES
 from verifier.bounds import variance
+from verifier.bounds.theorems import stated
 from verifier.checks.support.compared_graphs import Agreement, compared, merges_parts
 from verifier.checks.support.named_sums import named_sums
 from verifier.checks.support.obligations import discharged, finite_within
@@ -42,7 +43,7 @@ from verifier.execution.child_process import Runner
 from verifier.execution.record_graph import RecordedGraph
 from verifier.ops import op
 from verifier.records.case import Case
-from verifier.records.certificate import Certificate, CodeProof, Refusal
+from verifier.records.certificate import Certificate, CodeProof, Refusal, StatedTheorem
 from verifier.records.subject import Subject
 
 DOCUMENTED = "the CUDA C++ Programming Guide says"
@@ -260,6 +261,7 @@ def _certificate(
         sources.insert(0, "the running statistics")
     elif algorithm:
         sources.insert(0, f"the variance algorithm {algorithm}")
+    theorems = ("T9", "T10") if evaluates else _theorems(subject.op, algorithm)
     gives, verb = "give" if len(sources) > 1 else "gives", "are" if len(outputs) > 1 else "is"
     return Certificate(
         subject=subject.name,
@@ -278,7 +280,11 @@ def _certificate(
             f"{finite}, {_listed(outputs)} {verb} what {_listed(sources)} {gives} in "
             f"{subject.accumulation(case.dtype)}, summed in orders read off the code{up_to}{fused}.{where}"
         ),
-        theorems=("T9", "T10") if evaluates else _theorems(subject.op, algorithm),
+        theorems=theorems,
+        hypotheses=tuple(
+            StatedTheorem(number=number, **asdict(stated(number, algorithm))) for number in theorems
+        ),
+        consequence=_consequence(theorems),
         proofs=proofs,
         watched=tuple(sorted(WATCHED)),
         assumptions=(
@@ -342,3 +348,13 @@ def _theorems(name: str, algorithm: str | None) -> tuple[str, ...]:
     if algorithm is not None:
         return (*variance.algorithm(algorithm).THEOREMS, "T9", "T10")
     return ("T11",) if "softmax" in name else ("T10",)
+
+
+def _consequence(theorems: Sequence[str]) -> str:
+    """Say which bounds follow for a row that satisfies what the theorems ask."""
+    rows = "For each row that satisfies what they ask, and as far as the assumptions hold,"
+    if "T9" not in theorems:
+        return f"{rows} results have the bounds of {_listed(theorems)}."
+    of = [number for number in theorems if number not in {"T9", "T10", "T12"}]
+    statistics = f"the statistics have the bounds of {_listed(of)}" if of else "the statistics are given"
+    return f"{rows} {statistics}, rstd that of T9, and outputs and gradients those of T10, applied to these."

@@ -1,0 +1,33 @@
+"""The theorems as certificates state them are those of docs/explanation/bounds.md."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from verifier.bounds.theorems import BELOW_HALF, THEOREMS, stated
+from verifier.bounds.variance import algorithms
+
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "bounds.md"
+
+
+def page():
+    text = PAGE.read_text(encoding="utf-8").replace("**", "").replace("\\|", "|")
+    return re.sub(r"\s+", " ", text)
+
+
+@pytest.mark.parametrize("number", THEOREMS)
+def test_each_bound_stands_on_the_page_under_its_number(number):
+    section = page().partition(f"### {number}: ")[2].partition(" ### ")[0]
+    assert THEOREMS[number].bound in section
+    assert THEOREMS[number].asks
+
+
+def test_every_theorem_of_an_algorithm_is_stated_and_so_is_where_it_ends():
+    assert {number for one in algorithms().values() for number in one.THEOREMS} <= {*THEOREMS}
+    assert {*BELOW_HALF} == {*algorithms()}
+    table = page().partition("### T12: ")[2]
+    for quantities in BELOW_HALF.values():
+        assert [one for one in quantities if one not in table] == []
+    assert "N·A2" in stated("T12", "rms").asks[-1]
+    assert stated("T12", None) == THEOREMS["T12"]
