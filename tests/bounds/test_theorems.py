@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from verifier.bounds.theorems import BELOW_HALF, THEOREMS, stated
+from verifier.bounds.theorems import BELOW_HALF, THEOREMS, of_op, stated
 from verifier.bounds.variance import algorithms
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "bounds.md"
@@ -31,3 +31,9 @@ def test_every_theorem_of_an_algorithm_is_stated_and_so_is_where_it_ends():
         assert [one for one in quantities if one not in table] == []
     assert "N·A2" in stated("T12", "rms").asks[-1]
     assert stated("T12", None) == THEOREMS["T12"]
+
+
+def test_ops_have_the_theorems_of_what_they_do_besides():
+    assert [of_op(name) for name in ("layer_norm", "dropout_add_rms_norm", "causal_softmax")] == [
+        ("T10",), ("T10", "T14"), ("T10", "T16"),
+    ]  # fmt: skip

@@ -117,6 +117,39 @@ THEOREMS: Mapping[str, Theorem] = {
         asks=_ALL_ROWS,
         bound="each of these, with its roundings, is below half of the largest number",
     ),
+    "T13": Theorem(
+        about="running statistics, the unbiased variance in them",
+        asks=("R and α are exact", "|v̂ − v| ≤ Δ", "k = c_m + 2c_d + 3"),
+        bound="|m̂ − v·N/(N − 1)| ≤ (Δ + Θ_k(v + Δ) + 4ω)·N/(N − 1)",
+    ),
+    "T14": Theorem(
+        about="norms of input + residual",
+        asks=("with dropout, 1/(1 − p) is a power of two",),
+        bound="The returned sum is t, in every bit. Output, statistics and gradients keep the bounds of the "
+        "norm of x, in whose exact values x is taken for given",
+    ),
+    "T15": Theorem(
+        about="logistic functions of gates whose exponential may overflow; of others by T10 and T11",
+        asks=("L ≤ −z and L ≤ −ẑ, less what the argument loses inside the exponential, and L > 8",),
+        bound="|σ̂ − σ| ≤ 4·exp(−L) + ω",
+    ),
+    "T16": Theorem(
+        about="softmax of scores under masks",
+        asks=("J, the elements that take part, is not empty", "each computed score is within E_i of z_i"),
+        bound="The bounds of T11, in each of its forms, hold for J with |max ẑ − M| ≤ max_J E_j and with "
+        "E_i + max_J E_j added to the error of the argument of each exponential",
+    ),
+    "T17": Theorem(
+        about="hyperbolic tangents of a library",
+        asks=("the argument is within E of z", "m = max(|z| − E, 0)"),
+        bound="|t̂ − tanh z| ≤ d + c_t·u·(|tanh z| + d) + ω + ω_t, where d = min(E/cosh² m, 2)",
+    ),
+    "T18": Theorem(
+        about="norms of powers",
+        asks=("sums of sixth powers do not overflow",),
+        bound="x^2p has 2p − 1 roundings, its mean Θ_{2p−1+d+c_m} relative, r_p half of that and those of a "
+        "reciprocal root",
+    ),
 }
 """The theorems that algorithms and certificates name, by number."""
 
@@ -136,6 +169,17 @@ BELOW_HALF: Mapping[str, tuple[str, ...]] = {
     "welford": ("4N(D + Ē)²", "N·N(D + Ē)²"),
 }
 """What may not exceed half of the largest number (T12), by variance algorithm."""
+
+
+_OF_OPS = {
+    "add_": "T14", "gate": "T15", "masked_": "T16", "causal_": "T16", "tanh": "T17", "poly_norm": "T18",
+}  # fmt: skip
+"""Parts of the names of ops, and what their results need besides statistics and operations."""
+
+
+def of_op(name: str) -> tuple[str, ...]:
+    """Return the theorems that an op needs besides those of its statistics (T1 to T9) and of softmax."""
+    return ("T10", *(number for part, number in _OF_OPS.items() if part in name))
 
 
 def stated(number: str, algorithm: str | None) -> Theorem:

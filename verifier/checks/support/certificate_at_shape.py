@@ -19,7 +19,7 @@ from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
 from verifier.arithmetic.graph.ranges import finite_terms
 from verifier.arithmetic.graph.rules import OF_ALL_VALUES
 from verifier.bounds import variance
-from verifier.bounds.theorems import stated
+from verifier.bounds.theorems import of_op, stated
 from verifier.checks.support.compared_graphs import Agreement, compared, merges_parts
 from verifier.checks.support.named_sums import named_sums
 from verifier.checks.support.obligations import discharged, finite_within
@@ -261,7 +261,7 @@ def _certificate(
         sources.insert(0, "the running statistics")
     elif algorithm:
         sources.insert(0, f"the variance algorithm {algorithm}")
-    theorems = ("T9", "T10") if evaluates else _theorems(subject.op, algorithm)
+    theorems = _theorems(subject.op, algorithm, evaluates=evaluates, running="running_var" in outputs)
     gives, verb = "give" if len(sources) > 1 else "gives", "are" if len(outputs) > 1 else "is"
     return Certificate(
         subject=subject.name,
@@ -343,11 +343,11 @@ def _asks_torch(graph: Graph) -> bool:
     return any(name.startswith("torch.") and name != UNORDERED_SUM for name in graph.names)
 
 
-def _theorems(name: str, algorithm: str | None) -> tuple[str, ...]:
+def _theorems(name: str, algorithm: str | None, *, evaluates: bool, running: bool) -> tuple[str, ...]:
     """Return the theorems that bound the declared computation."""
-    if algorithm is not None:
-        return (*variance.algorithm(algorithm).THEOREMS, "T9", "T10")
-    return ("T11",) if "softmax" in name else ("T10",)
+    known = () if algorithm is None else (*variance.algorithm(algorithm).THEOREMS, "T9")
+    first = ("T9",) if evaluates else ("T11",) if "softmax" in name else known
+    return (*first, *of_op(name), *(["T13"] if running and not evaluates else []))
 
 
 def _consequence(theorems: Sequence[str]) -> str:
@@ -355,6 +355,10 @@ def _consequence(theorems: Sequence[str]) -> str:
     rows = "For each row that satisfies what they ask, and as far as the assumptions hold,"
     if "T9" not in theorems:
         return f"{rows} results have the bounds of {_listed(theorems)}."
-    of = [number for number in theorems if number not in {"T9", "T10", "T12"}]
+    split = theorems.index("T9")
+    of, after = [number for number in theorems[:split] if number != "T12"], theorems[split + 1 :]
     statistics = f"the statistics have the bounds of {_listed(of)}" if of else "the statistics are given"
-    return f"{rows} {statistics}, rstd that of T9, and outputs and gradients those of T10, applied to these."
+    return (
+        f"{rows} {statistics}, rstd that of T9, and outputs and gradients those of {_listed(after)}, applied "
+        "to these."
+    )
