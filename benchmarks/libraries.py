@@ -20,6 +20,7 @@ from pathlib import Path
 
 from other_means import UncheckedError, confirmed
 
+from verifier.audit.reach_of_subjects import WhyNot
 from verifier.audit.report.json_parts import Document, mapping, number, parts
 from verifier.checks import checks
 from verifier.records.verdict import BAD, Verdict
@@ -40,8 +41,8 @@ REMARKS = {
     "128; with 33793 of 33, in float16, `gradient` of unsloth_rms_norm_gemma passes",
 }
 """What is known of code that no shape was found for, by the function it is in."""
-SEARCHED = ("launched at no shape", "not seen to turn")
-"""How the reason begins where an audit knows none but that it searched."""
+SEARCHED = frozenset([WhyNot.NO_SHAPE, WhyNot.REFUSED, WhyNot.NO_SECOND_TURN])
+"""The causes where an audit knows none but that it searched."""
 JUDGED = ("forward_error", "gradient", "running_bound")
 """The checks that compare with a proved bound of rounding errors."""
 
@@ -177,10 +178,10 @@ def _not_run(report: Document) -> Iterator[tuple[str, str, str]]:
             yield str(one["subject"]), f"{one['check']} in {one['dtype']}", str(one["skipped"])
     for one in parts(report, "reach"):
         for place in parts(one, "lacking"):
-            if place["kind"] in ("function", "loop") and place["why"] != "in no kernel that was launched":
+            if place["kind"] in ("function", "loop") and place["cause"] != WhyNot.NO_KERNEL:
                 where = f"{place['kind']} `{place['function']}` ({place['file']}:{place['line']})"
                 why = str(place["why"])
-                remark = REMARKS.get(str(place["function"]), "") if why.startswith(SEARCHED) else ""
+                remark = REMARKS.get(str(place["function"]), "") if place["cause"] in SEARCHED else ""
                 yield str(one["subject"]), where, f"{why}{f' ({remark})' if remark else ''}"
 
 

@@ -9,20 +9,23 @@ from pathlib import Path
 
 import pytest
 import torch
+from checks_support import planted
 from rich.console import Console
 from small_cases import case_of
 from typer.testing import CliRunner
 
-from verifier.audit import rules
-from verifier.audit.reach_of_subjects import SubjectReach, reach_of_lines
+from verifier.audit import examination, rules
+from verifier.audit.examination import Examination
+from verifier.audit.reach_of_subjects import SubjectReach, WhyNot, reach_of_lines
 from verifier.audit.report.json_document import document
 from verifier.audit.report.reach_text import reach_document, reach_lines, what_ran
 from verifier.audit.report.terminal import show, summary
 from verifier.audit.request import BUDGETS, SelectionError, parse_requirements
 from verifier.audit.run_audit import Report
+from verifier.audit.search import LEAST_STEERED, STEERED_SECONDS, Budget
 from verifier.commands.command_line import app
 from verifier.execution import Runner
-from verifier.records.reach import NOTHING, Reach, SourcePlace, joined
+from verifier.records.reach import NOTHING, Reach, SourcePlace, WithoutRoom, joined
 from verifier.records.verdict import Line, Verdict
 from verifier.subjects.load_file import load_subjects
 from verifier.subjects.source_map import source_map
@@ -315,6 +318,78 @@ def test_what_no_shape_that_was_tried_dry_launches_or_turns_twice_is_told_from_w
     assert why(entry, launchable=frozenset({"two_kernels_triton.other"})).startswith("launched at no shape")
     for planned in (frozenset(), frozenset({own})):
         assert why(entry, launchable=planned) == "launched by no case that was tried"
+
+
+def test_a_shape_without_room_is_the_reason_where_it_reaches_what_did_not_run():
+    (found,) = load_subjects(FOLDER / "two_kernels_triton.py")
+    sources = source_map(found)
+    loop, entry = sources.loops[0].place, next(f.place for f in sources.functions if f.entry)
+    once = Reach(recorded=frozenset({"code"}), loops=frozenset({(loop, 1)}))
+    kernel = f"two_kernels_triton.{entry.function}"
+
+    def lacking(place, *without_room):
+        every = told(found, once, Reach(without_room=frozenset(without_room))).lacking()
+        (part,) = (one for one in every if one.place == place)
+        return part
+
+    dear, dearer = WithoutRoom(kernel, 0, 3, 9, 5.2), WithoutRoom(kernel, 0, 4, 9, 20.5)
+    least = lacking(entry, dear, dearer)
+    assert least.why == "beyond the budget: 3 x 9 launches it, about 6 s"
+    assert (least.cause, least.shape, least.seconds) == (WhyNot.BUDGET, "3 x 9", 5.2)
+    assert lacking(entry, dearer).why == "beyond every budget: 4 x 9 launches it, about 21 s"
+    turning = WithoutRoom(loop.file, loop.line, 7, 9, 2.0)
+    assert lacking(loop, turning).why == "beyond the budget: 7 x 9 turns it again, about 2 s"
+    assert lacking(loop, dear).cause == WhyNot.NO_SECOND_TURN
+    assert lacking(entry, turning).cause == WhyNot.NO_CASE
+
+
+CONDITION = "columns >= 2**24"
+LINE = "    if not x.numel():\n"
+NOT_RUN = {
+    "the budget has no room": (
+        {CONDITION: "columns >= 2**14"},
+        "beyond the budget: 1 x 16384 launches it, about 1 s",
+        {"cause": "budget", "shape": "1 x 16384"},
+    ),
+    "another dtype was not audited": (
+        {
+            'dtypes=("float32",)': 'dtypes=("float32", "float64")',
+            "(torch.float32,)": "(torch.float32, torch.float64)",
+            CONDITION: "input.dtype == torch.float64",
+        },
+        "only in float64, which was not audited",
+        {"cause": "dtype", "dtypes": ["float64"]},
+    ),
+    "the wrapper refuses": (
+        {LINE: f'    if columns > 8192:\n        raise ValueError("rows are too long")\n{LINE}'},
+        "the wrapper refuses 1 x 8193 (ValueError: rows are too long), and it is launched at no shape that",
+        {"cause": "refused"},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NOT_RUN)
+def test_a_kernel_that_no_case_launched_says_for_which_reason(what, monkeypatch):
+    changes, words, facts = NOT_RUN[what]
+    monkeypatch.setattr(examination, "NEWS_BESIDES", 0.0)
+    monkeypatch.setattr(examination, "VARIED_AT_LEAST", {True: (0, 0.0), False: (0, 0.0)})
+    monkeypatch.setitem(STEERED_SECONDS, "quick", 0.01)
+    one = planted(changes, FOLDER / "two_kernels_triton.py")
+    with Runner("machine") as own:
+        line = Examination(
+            subject=one,
+            check_name="forward_error",
+            dtype="float32",
+            runner=own,
+            budget=Budget(cases=LEAST_STEERED),
+        ).run()
+    assert not line.findings
+    (found,) = reach_of_lines([line], [(str(one.path), one.name)], asks=True)
+    assert f"  not run  endless_row (two_kernels_triton.py:37): {words}" in "\n".join(reach_lines(found))
+    lacking = reach_document(found)["lacking"]
+    (said,) = (part for part in lacking if part["kind"] == "function")
+    assert said["why"].startswith(words)
+    assert said | facts == said
 
 
 def test_a_loop_that_the_compiler_left_out_of_a_function_that_ran_is_told_from_one_that_no_launch_compiled():

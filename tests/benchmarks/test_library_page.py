@@ -156,9 +156,9 @@ def test_a_norm_of_which_nothing_ran_has_no_verdict_and_a_reason(libraries):
 def test_what_of_the_kernels_did_not_run_is_named_with_the_reason(libraries):
     place = {"file": "a.py", "function": "kernel", "line": 3, "kind": "loop"}
     lacking = [
-        {**place, "why": "its head lets it turn at most once at every shape"},
-        {**place, "line": 9, "why": "not seen to turn more than once, though it turns again at some shapes"},
-        {**place, "kind": "line", "why": "not run"},
+        {**place, "why": "its head lets it turn at most once at every shape", "cause": "at most once"},
+        {**place, "line": 9, "why": "not seen to turn more than once", "cause": "no second turn"},
+        {**place, "kind": "line", "why": "not run", "cause": "line"},
     ]
     reach = [{"subject": name, "lacking": lacking} for name in ("a", "b")]
     told = list(libraries._by_reason(list(libraries._not_run({"lines": [], "reach": reach}))))

@@ -230,7 +230,7 @@ def reach(subject):
         "guards": [],
         "forms": [],
         "turns": [],
-        "lacking": [{"kind": "function", **place, "why": "no case reached it"}],
+        "lacking": [{"kind": "function", **place, "why": "no case reached it", "cause": "no case"}],
         "left_out": [],
         "unswept": [],
         "untried": {"multiprocessors": [], "modes": []},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -24,7 +24,7 @@ from verifier.checks.support.check import no_ways
 from verifier.execution.backends import backend
 from verifier.execution.code_against_claim import remarks, summary
 from verifier.records.case import Case
-from verifier.records.reach import Reach, joined
+from verifier.records.reach import Reach, WithoutRoom, joined
 from verifier.records.subject import Subject
 from verifier.records.verdict import FailureKey, Finding, Line, Verdict
 
@@ -210,8 +210,14 @@ class Examination(Trial):
         if found.why:
             line.notes.append(f"no shapes were chosen by what they launch: {found.why}")
         left_out = frozenset((str(shape), shape.seconds) for shape in chosen.left_out if not shape.variation)
-        unswept = frozenset({found.why} - {""})
-        swept = Reach(left_out=left_out, unswept=unswept, launchable=found.launched, turnable=found.loops)
+        swept = Reach(
+            left_out=left_out,
+            unswept=frozenset({found.why} - {""}),
+            launchable=found.launched,
+            turnable=found.loops,
+            without_room=frozenset(_without_room(chosen.left_out)),
+            refused=frozenset(found.refused),
+        )
         self.reach = joined((self.reach, swept))
         return chosen
 
@@ -301,3 +307,10 @@ class Examination(Trial):
             line.notes.append(f"the search ended early: {hopeless}")
         if line.counts[Verdict.NO_THEOREM] and not self.op.own and not self.op.claimed(self.subject.claim):
             line.notes.append(UNCLAIMED)
+
+
+def _without_room(shapes: Iterable[Reaching]) -> Iterator[WithoutRoom]:
+    """Yield the kernels that shapes without room launch, and the loops that turn again there."""
+    for shape in shapes:
+        for what, line in (*((kernel, 0) for kernel in shape.launches), *shape.turns):
+            yield WithoutRoom(what, line, shape.rows, shape.columns, shape.seconds)

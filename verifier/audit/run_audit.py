@@ -194,7 +194,7 @@ def audit(
             for i, job in enumerate(jobs)
             if i not in lines or not rules.begun(lines[i])
         ]
-    report.reach = reach_of_lines(report.lines, ((job.path, job.subject) for job in jobs))
+    report.reach = reach_of_lines(report.lines, ((job.path, job.subject) for job in jobs), asks=True)
     report.libraries = libraries_found(job.path for job in jobs)
     report.seconds = time.monotonic() - started
     return report

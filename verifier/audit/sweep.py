@@ -13,7 +13,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from verifier.cases.covering_shapes import cover, too_dear
+from verifier.cases.covering_shapes import cover, launched_at, too_dear
 from verifier.cases.launched_for_many import launched_for_many
 from verifier.cases.priced_shape import CASE_SECONDS, Reaching, price
 from verifier.cases.reaching_shapes import PLAIN, failing, seen_around, too_wide
@@ -51,7 +51,8 @@ class Sweep:
     Last come those that are too dear to be run. forward: for checks that run the forward pass alone.
     why: why they are a plain list, or not all, in words. launched: kernels that any shape launches. loops: by
     file and line, whether one of theirs may turn more than once at a shape: True, False, or both. features:
-    all that any shape shows. ends: as of `ends_of`. for_many: as of `launched_for_many`.
+    all that any shape shows. ends: as of `ends_of`. for_many: as of `launched_for_many`. refused: the
+    smallest shape that the wrapper refuses in words of its own, and these, if there is one.
     """
 
     whole: tuple[Reaching, ...] = ()
@@ -62,6 +63,7 @@ class Sweep:
     features: frozenset[str] = frozenset()
     ends: tuple[ShapePoint, ...] = ()
     for_many: tuple[Reaching, ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
 
 
 _known: dict[str, Sweep] = {}
@@ -130,6 +132,7 @@ def _made(
         features=frozenset[str]().union(*(seen.features for seen in known.values())),
         ends=ends_of(known),
         for_many=launched_for_many(known),
+        refused=_refused(known),
     )
     return found, tuple(sorted(asking.files))
 
@@ -137,8 +140,14 @@ def _made(
 def _in_any(planned: Iterable[Planned]) -> tuple[frozenset[str], frozenset[tuple[str, int, bool]]]:
     """Return the kernels that are launched anywhere, and what is known of their loops."""
     every = list(planned)
-    launched = {one for seen in every for one in seen.features if ": " not in one}
-    return frozenset(launched), frozenset().union(*(seen.loops for seen in every))
+    launched = frozenset[str]().union(*map(launched_at, every))
+    return launched, frozenset().union(*(seen.loops for seen in every))
+
+
+def _refused(known: Mapping[ShapePoint, Planned]) -> tuple[tuple[str, str], ...]:
+    points = [p for p, seen in known.items() if seen.refused and not seen.fails]
+    smallest = sorted(points, key=lambda p: (p[0] * p[1], p))[:1]
+    return tuple((f"{p[0]} x {p[1]}", known[p].refused) for p in smallest)
 
 
 def _shown(known: Mapping[ShapePoint, Planned]) -> list[Reaching]:
@@ -275,7 +284,10 @@ def hash_of(file: str) -> str:
 
 def listed(shapes: Iterable[Reaching]) -> list[list[object]]:
     """Return shapes as plain data."""
-    return [[s.rows, s.columns, s.variant, s.seconds, s.opens, s.shows] for s in shapes]
+    return [
+        [s.rows, s.columns, s.variant, s.seconds, s.opens, s.shows, sorted(s.launches), sorted(s.turns)]
+        for s in shapes
+    ]
 
 
 def _document(made: Sweep, sources: Iterable[str]) -> str:
@@ -289,6 +301,7 @@ def _document(made: Sweep, sources: Iterable[str]) -> str:
         "features": sorted(made.features),
         "ends": made.ends,
         "for_many": listed(made.for_many),
+        "refused": made.refused,
     }
     return json.dumps(record)
 
@@ -312,12 +325,15 @@ def _read(file: Path) -> Sweep | None:
             features=frozenset(map(str, record["features"])),
             ends=ends,
             for_many=shapes_of(record["for_many"]),
+            refused=tuple((str(shape), str(words)) for shape, words in record["refused"]),
         )
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
 
 
-def shapes_of(several: Iterable[tuple[int, int, int, float, bool, bool]]) -> tuple[Reaching, ...]:
+def shapes_of(
+    several: Iterable[tuple[int, int, int, float, bool, bool, Sequence[str], Sequence[tuple[str, int]]]],
+) -> tuple[Reaching, ...]:
     """Return the shapes of which `listed` made plain data."""
     return tuple(
         Reaching(
@@ -327,6 +343,8 @@ def shapes_of(several: Iterable[tuple[int, int, int, float, bool, bool]]) -> tup
             seconds=float(seconds),
             opens=bool(opens),
             shows=bool(shows),
+            launches=frozenset(map(str, launches)),
+            turns=frozenset((str(file), int(line)) for file, line in turns),
         )
-        for rows, columns, variant, seconds, opens, shows in several
+        for rows, columns, variant, seconds, opens, shows, launches, turns in several
     )

@@ -46,6 +46,8 @@ def cover(known: Mapping[ShapePoint, Planned]) -> list[Reaching]:
                 seconds=round(-cost, 2),
                 opens=bool(kernels),
                 shows=bool(shown),
+                launches=launched_at(known[point]),
+                turns=turned_at(known[point]),
             )
         )
         met |= new
@@ -66,9 +68,29 @@ def too_dear(known: Mapping[ShapePoint, Planned], chosen: Iterable[Reaching]) ->
         if best is None:
             break
         _, _, cost, (rows, columns, variant) = best
-        found.append(Reaching(rows=-rows, columns=-columns, variant=-variant, seconds=round(-cost, 2)))
-        met |= demands[-rows, -columns, -variant]
+        point = (-rows, -columns, -variant)
+        found.append(
+            Reaching(
+                rows=point[0],
+                columns=point[1],
+                variant=point[2],
+                seconds=round(-cost, 2),
+                launches=launched_at(known[point]),
+                turns=turned_at(known[point]),
+            )
+        )
+        met |= demands[point]
     return found
+
+
+def launched_at(seen: Planned) -> frozenset[str]:
+    """Return the kernels that a call launches."""
+    return frozenset(one for one in seen.features if ": " not in one)
+
+
+def turned_at(seen: Planned) -> frozenset[tuple[str, int]]:
+    """Return file and line of each loop that may turn more than once in a call."""
+    return frozenset((file, line) for file, line, again in seen.loops if again)
 
 
 def _offers(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from verifier.cases.variations import Variation
 
@@ -17,7 +17,8 @@ class Reaching:
     A list of them is in the order of worth for the price. opens: whether a kernel runs there that none before
     it in the list launches. shows: whether a loop turns more than once there, a statement of the wrapper
     runs, or a number lies that kernels compare with, as in none before it.
-    variation: how it differs from a case with all given, contiguous.
+    variation: how it differs from a case with all given, contiguous. launches: the kernels that run there,
+    turns: file and line of each of their loops that may turn more than once, as far as a dry run told.
     """
 
     rows: int
@@ -27,6 +28,8 @@ class Reaching:
     opens: bool = False
     shows: bool = False
     variation: Variation | None = None
+    launches: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    turns: frozenset[tuple[str, int]] = field(default=frozenset(), compare=False, repr=False)
 
     def __str__(self) -> str:
         """Print the extents."""

@@ -30,6 +30,21 @@ class SourcePlace(NamedTuple):
         return f"{self.function} ({self.file}:{self.line})"
 
 
+class WithoutRoom(NamedTuple):
+    """A kernel (line 0) or a loop of a file that a shape without room reaches, and the shape's price."""
+
+    what: str
+    line: int
+    rows: int
+    columns: int
+    seconds: float
+
+    @property
+    def shape(self) -> str:
+        """The extents in words."""
+        return f"{self.rows} x {self.columns}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompiledForm:
     """One compiled form of a kernel: Triton compiles anew for other block sizes, formats and values of 1.
@@ -57,10 +72,10 @@ class Reach:
     came there for which it held. left_out: shapes that a budget had no room for, with their estimated
     price in seconds. unswept: why it could not be asked what the wrapper would launch. launchable: kernels
     that it would launch at any shape; turnable: of their loops, by file and line, whether one may turn more
-    than once. given: what cases and
-    machines were, as (what, which). compared: numbers that
-    compiled code compares floats with. unfollowed: kernels that were launched and stand in no source that was
-    read. recorded: "code"
+    than once. without_room: what the shapes that had no room would reach; refused: the least shape that its
+    wrapper refuses, and in which words. given: what cases and machines were, as (what, which). compared:
+    numbers that compiled code compares floats with. unfollowed: kernels that were launched and stand in no
+    source that was read. recorded: "code"
     where functions and loops were followed, "lines" where the wrapper was; what was not is unknown, not 0.
     """
 
@@ -76,6 +91,8 @@ class Reach:
     unswept: frozenset[str] = frozenset()
     launchable: frozenset[str] = frozenset()
     turnable: frozenset[tuple[str, int, bool]] = frozenset()
+    without_room: frozenset[WithoutRoom] = frozenset()
+    refused: frozenset[tuple[str, str]] = frozenset()
     given: frozenset[tuple[str, str]] = frozenset()
     compared: frozenset[float] = frozenset()
     unfollowed: frozenset[str] = frozenset()
@@ -96,6 +113,8 @@ class Reach:
             unswept=self.unswept - known.unswept,
             launchable=self.launchable - known.launchable,
             turnable=self.turnable - known.turnable,
+            without_room=self.without_room - known.without_room,
+            refused=self.refused - known.refused,
             given=self.given - known.given,
             compared=self.compared - known.compared,
             unfollowed=self.unfollowed - known.unfollowed,
@@ -122,6 +141,8 @@ def joined(found: Iterable[Reach]) -> Reach:
         unswept=frozenset().union(*(one.unswept for one in several)),
         launchable=frozenset().union(*(one.launchable for one in several)),
         turnable=frozenset().union(*(one.turnable for one in several)),
+        without_room=frozenset().union(*(one.without_room for one in several)),
+        refused=frozenset().union(*(one.refused for one in several)),
         given=frozenset().union(*(one.given for one in several)),
         compared=frozenset().union(*(one.compared for one in several)),
         unfollowed=frozenset().union(*(one.unfollowed for one in several)),

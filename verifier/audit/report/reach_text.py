@@ -195,11 +195,23 @@ def reach_document(one: SubjectReach) -> dict[str, object]:
         "guards": [_guard(guard) for guard in one.code.guards()] if code else None,
         "forms": list(_forms(one.code)) if code else None,
         "turns": [{**place._asdict(), "turns": turned} for place, turned in sorted(one.found.loops)],
-        "lacking": [{"kind": part.kind, **part.place._asdict(), "why": part.why} for part in one.lacking()],
+        "lacking": [_lacking(part) for part in one.lacking()],
         "left_out": [{"shape": shape, "seconds": seconds} for shape, seconds in one.left_out],
         "unswept": sorted(one.found.unswept),
         "untried": {"multiprocessors": list(one.multiprocessors), "modes": list(one.modes)},
         "given": _given(one),
+    }
+
+
+def _lacking(part: Lacking) -> dict[str, object]:
+    return {
+        "kind": part.kind,
+        **part.place._asdict(),
+        "why": part.why,
+        "cause": part.cause,
+        "shape": part.shape,
+        "seconds": part.seconds,
+        "dtypes": list(part.dtypes),
     }
 
 
