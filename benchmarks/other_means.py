@@ -166,7 +166,10 @@ def _no_columns(case: Case, document: Document) -> str:
     return "torch's group norm gives an empty result; here Triton refuses a block of 0 lanes"
 
 
+OF_MAMBA = ("fla", ("modules/norm/layernorm_gated.py",))
 SOURCES = {
+    "fla_layernorm_fn": OF_MAMBA,
+    "fla_rmsnorm_fn": OF_MAMBA,
     "fla": ("fla", ("modules/norm/layernorm.py", "modules/norm/fused_norm_gate.py")),
     "flash_attention": ("flash_attn", ("ops/triton/layer_norm.py",)),
 }
@@ -175,9 +178,12 @@ SOURCES = {
 
 def _undefined_lanes(case: Case, document: Document) -> str:
     subject = str(mapping(document["subject"])["name"])
-    package, modules = next(found for begin, found in SOURCES.items() if subject.startswith(f"{begin}_"))
+    package, modules = next(
+        found for begin, found in SOURCES.items() if f"{subject}_".startswith(f"{begin}_")
+    )
     text = "".join(_source(package, module) for module in modules)
-    loads = re.findall(r"tl\.load\([wW] \+ [^()]*, mask=mask\)", text)
+    backward = re.findall(r"^def \w*bwd_kernel\w*\(.*?(?=^\S*def |\Z)", text, re.DOTALL | re.MULTILINE)
+    loads = re.findall(r"tl\.load\([wW] \+ [^()]*, mask=(?:mask|m_d)\)", "".join(backward))
     _demand(len(loads) > 0, "every load of weight has other=")
     slopes = case.given["grad_output"].double()
     if LINEAR_WEIGHT in case.given:  # the norm's own slopes are those of its product
@@ -187,6 +193,25 @@ def _undefined_lanes(case: Case, document: Document) -> str:
     weight = torch.nn.functional.pad(torch.ones(case.columns, dtype=torch.float64), (0, 1), value=math.inf)
     _demand(bool((rows * (slopes * weight)).sum().isnan()), "a lane of infinity changes nothing")
     return f"the source has {loads[0]}; in torch one such lane of infinity makes the sum over its row NaN"
+
+
+def _undefined_lanes_of_gate(case: Case, _document: Document) -> str:
+    package, (module,) = OF_MAMBA
+    text = _source(package, module)
+    forward = re.search(r"^def layer_norm_fwd_kernel_group\(.*?^def ", text, re.DOTALL | re.MULTILINE)
+    _demand(forward is not None, "the source has no such kernel")
+    assert forward is not None
+    load = "tl.load(g + o_d, mask=o_d < D)"
+    before = forward[0].partition("b_mean = tl.sum(b_x, axis=0) / D")[0]
+    unmasked = load in before and "tl.where" not in before
+    _demand(unmasked and "b_x *= b_g * tl.sigmoid(b_g)" in before, "lanes of the gate are masked")
+    rows, gates = (case.given[name].double().reshape(-1, case.columns)[:1] for name in ("input", "gate"))
+    rows = torch.nn.functional.pad(rows, (0, 1))
+    gates = torch.nn.functional.pad(gates, (0, 1), value=math.inf)
+    _demand(
+        bool((rows * torch.nn.functional.silu(gates)).sum().isnan()), "a lane of infinity changes nothing"
+    )
+    return f"the source has {load}; in torch one such lane of infinity makes the sum over its row NaN"
 
 
 def _undefined_rows(case: Case, _document: Document) -> str:
@@ -225,6 +250,24 @@ def _offset_in_32_bits(case: Case, document: Document) -> str:
                 f"the start, where the kernel reads; the exact product is {row * stride}"
             )
     raise UncheckedError(f"{row} times no stride is {offset} bytes in 32 bits")
+
+
+def _strides_not_read(case: Case, _document: Document) -> str:
+    text = _source("fla", "ops/utils/softmax.py")
+    _demand("+ i_n * D + o_d" in text, "the kernels step otherwise")
+    _demand("stride" not in text and "contiguous" not in text, "strides are read")
+    name, layout = next(iter(case.layouts.items()))
+    shape = case.given[name].shape
+    strides = layout.strides(shape)
+    memory = torch.full((1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)),), -1)
+    elements = torch.arange(shape.numel()).reshape(shape)
+    lying = memory.as_strided(shape, strides).copy_(elements).view(-1, shape[-1])
+    taken = memory[: shape.numel()].reshape(lying.shape)
+    _demand(not torch.equal(taken, lying), "row by row lie the same elements")
+    return (
+        f"the source steps by i_n * D + o_d and asks for no stride; torch's view takes strides {strides}, "
+        f"and in the rows' places are then elements {taken.tolist()} of {name}, -1 being none"
+    )
 
 
 def _late_copies(case: Case, _document: Document) -> str:
@@ -281,12 +324,14 @@ CHECKS: dict[str, Callable[[Case, Document], str]] = {
     "eps-lost": _eps_lost,
     "no-columns": _no_columns,
     "undefined-lanes": _undefined_lanes,
+    "undefined-lanes-of-gate": _undefined_lanes_of_gate,
     "undefined-rows": _undefined_rows,
     "negative-variance": _negative_variance,
     "square-of-rstd-overflows": _square_of_rstd_overflows,
     "no-rows": _no_rows,
     "offsets-in-32-bits": _offset_in_32_bits,
     "rows-in-32-bits": _offset_in_32_bits,
+    "strides-not-read": _strides_not_read,
     "late-copies": _late_copies,
     "odd-columns-in-half": _odd_columns_in_half,
     "residual-alone": _residual_alone,

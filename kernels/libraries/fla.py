@@ -4,6 +4,13 @@ Rows of at most 512 columns go through kernels that take several rows at a time,
 of one row; all of them are autotuned. A row has at most 64 KiB, in float32 16384 columns.
 A residual is added in float32, and the sum normalized before it is rounded; the backward pass reads it as it
 is stored.
+
+The softmax subtracts the maximum in the input's dtype; its backward pass takes products and their sum there.
+
+Not declared: norms with a gate in groups of columns and group_norm_linear, since no specification divides a
+row into groups; norms that quantize, since none rounds or takes a maximum. What has `_npu` or `triton_ascend`
+in its name runs on other devices; `_ref` and `naive` are written in torch operators; norms inside of ttt,
+cyfa and linear attention are parts of kernels that do more.
 """
 
 from dataclasses import replace
@@ -47,6 +54,14 @@ UNDEFINED_LANES = KnownDefect(
     check="memory",
     reason="Backward loads weight without other=, and sums products of zeros with lanes that are undefined "
     "where the number of columns is no power of two: one that holds infinity or NaN makes grad_input NaN.",
+    where=_is_padded_with_weight,
+)
+UNDEFINED_LANES_OF_GATE = KnownDefect(
+    id="undefined-lanes-of-gate",
+    check="memory",
+    reason="Forward loads gate without other=, multiplies zeros by its undefined lanes where the number of "
+    "columns is no power of two, and sums them to the mean: one that holds infinity or NaN makes a row NaN. "
+    "Backward loads weight so, too.",
     where=_is_padded_with_weight,
 )
 DECLARED = {"language": "triton", "dtypes": DTYPES, "known_defects": (NO_ROWS, UNDEFINED_LANES)}
@@ -123,6 +138,135 @@ def fla_layer_norm_gated_sigmoid(input, gate, weight=None, bias=None, eps=1e-6):
     return layer_norm_gated(input, gate, weight, bias, activation="sigmoid", eps=eps)
 
 
+# -- groups of columns ----------------------------------------------------------------------------
+
+OF_CHANNELS = {**LAYER_NORM, "domain": replace(CENTRED, max_rank=2)}
+"""Columns are channels: a sample has no other positions."""
+
+
+@subject(op="group_norm", **OF_CHANNELS)
+def fla_group_norm(input, num_groups, weight=None, bias=None, eps=1e-5):
+    from fla.modules.norm.layernorm import group_norm
+
+    assert input.dim() == 2, "more dimensions are more samples, not positions"
+    return group_norm(input, weight, bias, eps=eps, num_groups=num_groups)
+
+
+# -- norms of Mamba 2, whose gate comes before or after -------------------------------------------
+
+WEIGHTED = {"known_defects": (UNDEFINED_LANES,), "language": "triton", "dtypes": DTYPES}
+"""Their weight is required; programs are as many without rows."""
+
+
+@subject(op="layer_norm", variance="two_pass", domain=CENTRED, **WEIGHTED)
+def fla_layernorm_fn(input, weight, bias=None, eps=1e-6):
+    from fla.modules.norm.layernorm_gated import layernorm_fn
+
+    return layernorm_fn(input, weight, bias, eps=eps)
+
+
+@subject(op="rms_norm", variance="rms", domain=SQUARES, **WEIGHTED)
+def fla_rmsnorm_fn(input, weight, eps=1e-6):
+    from fla.modules.norm.layernorm_gated import rmsnorm_fn
+
+    return rmsnorm_fn(input, weight, None, eps=eps)
+
+
+@subject(op="group_norm", variance="two_pass", domain=replace(CENTRED, max_rank=2), **WEIGHTED)
+def fla_layernorm_fn_groups(input, num_groups, weight, bias=None, eps=1e-6):
+    from fla.modules.norm.layernorm_gated import layernorm_fn
+
+    assert input.dim() == 2, "more dimensions are more samples, not positions"
+    return layernorm_fn(input, weight, bias, eps=eps, group_size=input.shape[1] // num_groups)
+
+
+@subject(op="layer_norm_silu_gate", variance="two_pass", domain=CENTRED, **WEIGHTED)
+def fla_layernorm_fn_gated(input, gate, weight, bias=None, eps=1e-6):
+    from fla.modules.norm.layernorm_gated import layernorm_fn
+
+    return layernorm_fn(input, weight, bias, gate, eps)
+
+
+@subject(op="rms_norm_silu_gate", variance="rms", domain=SQUARES, **WEIGHTED)
+def fla_rmsnorm_fn_gated(input, gate, weight, eps=1e-6):
+    from fla.modules.norm.layernorm_gated import rmsnorm_fn
+
+    return rmsnorm_fn(input, weight, None, gate, eps)
+
+
+@subject(op="silu_gate_rms_norm", formula="canonical", domain=SQUARES, **WEIGHTED)
+def fla_rmsnorm_fn_gate_first(input, gate, weight, eps=1e-6):
+    from fla.modules.norm.layernorm_gated import rmsnorm_fn
+
+    return rmsnorm_fn(input, weight, None, gate, eps, norm_before_gate=False)
+
+
+# -- softmax, norms of queries and keys -----------------------------------------------------------
+
+
+def _is_strided(case):
+    """Whether a tensor is in another layout than the domain's."""
+    return bool(case.layout_names - {"contiguous", "storage_offset", "misaligned"})
+
+
+STRIDES = KnownDefect(
+    id="strides-not-read",
+    check="layouts",
+    reason="Strides are not read: of a matrix that does not lie row by row, other elements are taken for "
+    "those of a row, with no error.",
+    where=_is_strided,
+    also=("*",),
+)
+ROW_BY_ROW = ("contiguous", "storage_offset", "misaligned")
+SOFTMAX = {
+    "language": "triton",
+    "dtypes": DTYPES,
+    "domain": Domain(min_rows=1, min_columns=1, max_columns=65536, layouts=ROW_BY_ROW),
+}
+
+
+@subject(
+    op="softmax",
+    variance="softmax",
+    accumulates="input",
+    differentiable=False,
+    known_defects=(STRIDES,),
+    **SOFTMAX,
+)
+def fla_softmax(input):
+    from fla.ops.utils.softmax import softmax_fwd
+
+    return softmax_fwd(input, dtype=input.dtype)
+
+
+@subject(op="softmax_backward", known_defects=(replace(STRIDES, check="memory"),), **SOFTMAX)
+def fla_softmax_backward(grad_output, output):
+    from fla.ops.utils.softmax import softmax_bwd
+
+    return softmax_bwd(output, grad_output, dtype=output.dtype)
+
+
+QK_NORM = {"op": "rms_norm", "variance": "rms", "domain": SQUARES, "language": "triton", "dtypes": DTYPES}
+
+
+@subject(returns=("output", "rstd"), differentiable=False, **QK_NORM)
+def fla_qk_rmsnorm_of_queries(input, weight, eps=1e-6):
+    from fla.ops.cyfa.qk_norm import qk_rmsnorm_fwd
+
+    output, _, rstd, _ = qk_rmsnorm_fwd(input, input, weight, weight, eps, eps, store_rstd=True)
+    return output, rstd
+
+
+@subject(returns=("output", "rstd"), differentiable=False, **QK_NORM)
+def fla_qk_rmsnorm_of_keys(input, weight, eps=1e-6):
+    from fla.ops.cyfa.qk_norm import qk_rmsnorm_fwd
+
+    _, output, _, rstd = qk_rmsnorm_fwd(
+        input, input, weight, weight, eps, eps, store_q=False, store_rstd=True
+    )
+    return output, rstd
+
+
 # -- norms before a matrix product, which torch computes --------------------------------------------
 
 OF_PRODUCTS = {**DECLARED, "known_defects": (replace(NO_ROWS, check="device"), UNDEFINED_LANES)}
@@ -157,6 +301,22 @@ def layer_norm_silu_gate_linear(input, gate, weight, bias, linear_weight, linear
 
 def rms_norm_silu_gate_linear(input, gate, weight, linear_weight, linear_bias, eps):
     return linear(_scaled(_of_length(input, eps), weight, None) * silu(gate), linear_weight, linear_bias)
+
+
+def silu_gate_layer_norm(input, gate, weight, bias, eps):
+    return _scaled(_centred(input * silu(gate), eps), weight, bias)
+
+
+@subject(
+    op="unknown",
+    specification=silu_gate_layer_norm,
+    domain=CENTRED,
+    **{**WEIGHTED, "known_defects": (UNDEFINED_LANES_OF_GATE,)},
+)
+def fla_layernorm_fn_gate_first(input, gate, weight, bias=None, eps=1e-6):
+    from fla.modules.norm.layernorm_gated import layernorm_fn
+
+    return layernorm_fn(input, weight, bias, gate, eps, norm_before_gate=False)
 
 
 @subject(op="unknown", specification=layer_norm_linear, domain=CENTRED, **OF_PRODUCTS)
