@@ -252,11 +252,20 @@ def _offset_in_32_bits(case: Case, document: Document) -> str:
     raise UncheckedError(f"{row} times no stride is {offset} bytes in 32 bits")
 
 
-def _strides_not_read(case: Case, _document: Document) -> str:
-    text = _source("fla", "ops/utils/softmax.py")
-    _demand("+ i_n * D + o_d" in text, "the kernels step otherwise")
-    _demand("stride" not in text and "contiguous" not in text, "strides are read")
-    name, layout = next(iter(case.layouts.items()))
+STEPS = {
+    "fla_softmax": ("ops/utils/softmax.py", "+ i_n * D + o_d", ("contiguous", "stride")),
+    "fla_qk_rmsnorm": ("ops/cyfa/qk_norm.py", "q_weight + o_d", ("weight.contiguous", "stride")),
+}
+"""By how names of subjects begin: the module, how its kernels step, and what would know of strides."""
+
+
+def _strides_not_read(case: Case, document: Document) -> str:
+    subject = str(mapping(document["subject"])["name"])
+    module, step, asking = next(found for begin, found in STEPS.items() if subject.startswith(begin))
+    text = _source("fla", module)
+    _demand(step in text, "the kernels step otherwise")
+    _demand(not any(word in text for word in asking), "strides are read")
+    ((name, layout),) = case.layouts.items()
     shape = case.given[name].shape
     strides = layout.strides(shape)
     memory = torch.full((1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)),), -1)
@@ -265,8 +274,8 @@ def _strides_not_read(case: Case, _document: Document) -> str:
     taken = memory[: shape.numel()].reshape(lying.shape)
     _demand(not torch.equal(taken, lying), "row by row lie the same elements")
     return (
-        f"the source steps by i_n * D + o_d and asks for no stride; torch's view takes strides {strides}, "
-        f"and in the rows' places are then elements {taken.tolist()} of {name}, -1 being none"
+        f"the source has {step} and asks for no stride; with torch's strides {strides} the places that it "
+        f"reads hold the elements {taken.tolist()} of {name}, -1 being none"
     )
 
 

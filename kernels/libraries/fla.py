@@ -204,9 +204,12 @@ def fla_rmsnorm_fn_gate_first(input, gate, weight, eps=1e-6):
 # -- softmax, norms of queries and keys -----------------------------------------------------------
 
 
+ROW_BY_ROW = ("contiguous", "storage_offset", "misaligned")
+
+
 def _is_strided(case):
     """Whether a tensor is in another layout than the domain's."""
-    return bool(case.layout_names - {"contiguous", "storage_offset", "misaligned"})
+    return not case.layout_names.issubset(ROW_BY_ROW)
 
 
 STRIDES = KnownDefect(
@@ -217,7 +220,6 @@ STRIDES = KnownDefect(
     where=_is_strided,
     also=("*",),
 )
-ROW_BY_ROW = ("contiguous", "storage_offset", "misaligned")
 SOFTMAX = {
     "language": "triton",
     "dtypes": DTYPES,
@@ -246,7 +248,26 @@ def fla_softmax_backward(grad_output, output):
     return softmax_bwd(output, grad_output, dtype=output.dtype)
 
 
-QK_NORM = {"op": "rms_norm", "variance": "rms", "domain": SQUARES, "language": "triton", "dtypes": DTYPES}
+def _is_strided_weight(case):
+    layout = case.layouts.get("weight")
+    return layout is not None and not {*layout.kinds}.issubset(ROW_BY_ROW)
+
+
+STRIDE_OF_WEIGHT = KnownDefect(
+    id="strides-not-read",
+    check="layouts",
+    reason="The stride of weight is not read, nor refused: other elements are taken, perhaps beyond its end.",
+    where=_is_strided_weight,
+    also=("*",),
+)
+QK_NORM = {
+    "op": "rms_norm",
+    "variance": "rms",
+    "domain": SQUARES,
+    "language": "triton",
+    "dtypes": DTYPES,
+    "known_defects": (STRIDE_OF_WEIGHT,),
+}
 
 
 @subject(returns=("output", "rstd"), differentiable=False, **QK_NORM)
