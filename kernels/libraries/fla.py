@@ -172,7 +172,11 @@ def fla_rmsnorm_fn(input, weight, eps=1e-6):
     return rmsnorm_fn(input, weight, None, eps=eps)
 
 
-@subject(op="group_norm", variance="two_pass", domain=replace(CENTRED, max_rank=2), **WEIGHTED)
+OF_A_GRID = replace(CENTRED, max_rank=2, max_rows=65535)
+"""A grid has no more groups."""
+
+
+@subject(op="group_norm", variance="two_pass", domain=OF_A_GRID, **WEIGHTED)
 def fla_layernorm_fn_groups(input, num_groups, weight, bias=None, eps=1e-6):
     from fla.modules.norm.layernorm_gated import layernorm_fn
 
