@@ -1,6 +1,5 @@
 """A recipe is a whole case in a line: it is read back, makes the same case again and fits its subject."""
 
-import json
 import os
 import subprocess
 import sys
@@ -18,14 +17,11 @@ from strategies.values import Values
 from verifier.cases import fixed_list
 from verifier.cases.drawn import recipes
 from verifier.cases.fixed_list import covering
-from verifier.cases.plan import EVERY_EPS, Plan
-from verifier.cases.recipe import EPS_NONE, Recipe, build
-from verifier.cases.recipe_json import recipe_document, recipe_of
+from verifier.cases.plan import Plan
+from verifier.cases.recipe import Recipe, build
 from verifier.checks import checks
-from verifier.execution.call_subject import lay_out
 from verifier.ops import op, ops
 from verifier.oracle.solve import solve
-from verifier.records.case import from_document, to_document
 from verifier.records.subject import Claim, Domain, Subject
 from verifier.subjects.declare import subject as declared
 
@@ -249,55 +245,6 @@ def test_a_subject_without_eps_is_judged_with_the_default_of_pytorch():
     given = Recipe(rows=2, columns=6, eps=0.5)
     assert build(LAYER_NORM, fixed, "float32", given, gradients=False).eps == 1e-5
     assert build(LAYER_NORM, FULL, "float32", given, gradients=False).eps == 0.5
-
-
-HEADS = {
-    "a number": ("eps=1e-3", None, 1e-3, {"eps left out"}),
-    "a whole number": ("eps=1", None, 1.0, {"eps left out"}),
-    "None": ("eps=None", None, torch.finfo(torch.float32).eps, {"eps left out", "eps=None"}),
-    "no default": ("eps", None, None, set()),
-    "something else": ("eps=True", None, None, set()),
-    "less than is promised": ("eps=1e-9", Domain(min_eps=1e-6), 1e-9, set()),
-}
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_what_a_call_without_eps_means_follows_from_the_signature(head):
-    default, domain, meant, asked = HEADS[head]
-    namespace: dict = {}
-    exec(f"def kernel(*, input, normalized_shape, weight=None, {default}): ...", namespace)
-    subject = replace(taking("rms_norm", "input"), function=namespace["kernel"], domain=domain)
-    plan = Plan(eps=EVERY_EPS, must=("eps",)).within(domain)
-    told = [word for word in fixed_list.to_be_tried(subject, plan) if word in {"eps left out", "eps=None"}]
-    assert {*told} == asked
-    left = build(op("rms_norm"), subject, "float32", Recipe(rows=2, columns=4, eps=None), gradients=False)
-    assert (None if left is None else left.eps) == meant
-    words = build(
-        op("rms_norm"), subject, "float32", Recipe(rows=2, columns=4, eps=EPS_NONE), gradients=False
-    )
-    assert (words is not None) == ("eps=None" in asked)
-    if words is not None:
-        assert lay_out(subject, words, device="cpu").arguments["eps"] is None
-        assert from_document(to_document(words)).scalars == words.scalars
-    if left is not None:
-        assert "eps" not in lay_out(subject, left, device="cpu").arguments
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_none_is_not_asked_for_where_what_it_means_is_not_settled(dtype):
-    subject = replace(
-        taking("rms_norm", "input", "normalized_shape", "weight", "eps"), dtypes=("float16", "float32")
-    )
-    exec("def kernel(*, input, normalized_shape, weight=None, eps=None): ...", namespace := {})
-    subject = replace(subject, function=namespace["kernel"])
-    plan = Plan(eps=EVERY_EPS, must=("eps",)).for_inputs_of(dtype, subject)
-    assert ("eps=None" in fixed_list.to_be_tried(subject, plan)) == (dtype == "float32")
-
-
-@pytest.mark.parametrize("eps", [None, EPS_NONE, 1e-6])
-def test_a_recipe_keeps_what_its_call_says_of_eps(eps):
-    recipe = Recipe(rows=2, columns=4, eps=eps)
-    assert recipe_of(json.loads(json.dumps(recipe_document(recipe)))) == recipe
 
 
 def test_kappa_and_magnitude_are_those_of_the_rows():

@@ -53,7 +53,7 @@ def recipes(draw: st.DrawFn, op: Op, subject: Subject, dtype: str, plan: Plan) -
         further=tuple((name, parameters[name]) for name in op.varied),
         grad_output=gradient,
         joint=joint,
-        eps=draw(st.sampled_from([e for e in plan.eps_of(op, subject) if e and isinstance(e, float)])),
+        eps=draw(st.sampled_from([eps for eps in plan.eps_of(op, subject) if eps])),
     )
     dtypes = plan.parameter_dtypes_of(op, subject)
     if len(dtypes) > 1:

@@ -14,7 +14,7 @@ from verifier.cases.hazards import joint_hazards
 from verifier.cases.pairwise import Choice, Factor, pairwise
 from verifier.cases.plan import EDGE_EPS, GRADIENT_HAZARDS, Plan
 from verifier.cases.possible_choices import FEW_COLUMNS, MILDEST, STRENGTHS, Aimed, Possible, shows
-from verifier.cases.recipe import EPS_NONE, Eps, Recipe
+from verifier.cases.recipe import Recipe
 from verifier.ops import Shapes
 from verifier.ops import op as named_op
 from verifier.records.case import Case
@@ -24,8 +24,6 @@ CARRIED_STRENGTHS = (0, 1)
 """The same where another tensor carries the hazard: NaN, then infinity."""
 SMALL_SCALE = -10
 """Power of two of inputs whose eps is zero: their variance, near 1e-6, makes any other eps obvious."""
-_SEEN_WHEN_SMALL: tuple[Eps, ...] = (0.0, None, EPS_NONE)
-"""Those for which another may be taken by mistake: zero, and what is left to the kernel."""
 TINY_EPS, TINY_SCALE = 1e-20, -20
 """The smallest eps, and a power of two of inputs beside it: their variance, near 1e-12, is far above it and
 near what kernels raise it to; half precision still holds them."""
@@ -277,7 +275,7 @@ def _recipe(choice: Choice, number: int, varied: tuple[str, ...]) -> Recipe:
             hazard=choice["hazard"],
             strength=aimed.strength,
             seed=number,
-            scale=SMALL_SCALE if choice["eps"] in _SEEN_WHEN_SMALL else 0,
+            scale=SMALL_SCALE if choice["eps"] == 0 else 0,
         ),
         weight=Values(seed=number) if choice["weight"] else None,
         bias=Values(seed=number) if choice["bias"] else None,
@@ -397,10 +395,8 @@ def _of_extents(rows: int, columns: int) -> str:
     return f"{rows} rows of {columns}"
 
 
-def _of_eps(eps: Eps) -> str:
-    if eps is None:
-        return "eps left out"
-    return f"eps={eps:g}" if isinstance(eps, float) else "eps=None"
+def _of_eps(eps: float | None) -> str:
+    return f"eps={eps:g}" if eps is not None else "eps=None"
 
 
 def _of_dtype(dtype: str) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from strategies.layouts import Layout
-from verifier.cases.recipe import EPS_NONE, Eps, eps_meant
 from verifier.ops import Op
-from verifier.ops import op as named_op
 from verifier.records.subject import INPUT, Domain, Subject
 
 LONGEST = (1, 4097)
@@ -20,10 +17,10 @@ FEW_SHAPES = ((4, 33), (2, 1000), (3, 128), (1, 1), (16, 64), LONGEST, (300, 16)
 EPS_CHOICES = (1e-5, 1e-6, 1e-12, 1e-3, 0.5)
 """1e-5 and 1e-6 are the usual defaults; 1e-12 underflows in fp16; 0.5 makes a misplaced eps obvious."""
 
-EDGE_EPS: tuple[Eps, ...] = (0.0, 1e-20, None, EPS_NONE)
-"""Zero, below what half precision holds, left out, and None: for checks that judge numbers by bounds."""
+EDGE_EPS = (0.0, 1e-20, None)
+"""Zero, below what half precision holds, and left to the kernel: for checks that judge numbers by bounds."""
 
-EVERY_EPS: tuple[Eps, ...] = (EPS_CHOICES[0], *EDGE_EPS, *EPS_CHOICES[1:])
+EVERY_EPS = (EPS_CHOICES[0], *EDGE_EPS, *EPS_CHOICES[1:])
 """Zero comes second: ordinary numbers do, and only with them it has a meaning in every row."""
 
 GRADIENT_HAZARDS = (
@@ -76,7 +73,7 @@ class Plan:
     max_columns: int = 8193
     min_rows: int = 0
     min_columns: int = 0
-    eps: tuple[Eps, ...] = EPS_CHOICES
+    eps: tuple[float | None, ...] = EPS_CHOICES
     shapes: tuple[tuple[int, int], ...] | None = None
     parameters: bool = True
     placements: tuple[tuple[tuple[str, Layout], ...], ...] = ()
@@ -155,15 +152,9 @@ class Plan:
         return {name: self._given(op, subject, name) for name in ("weight", "bias", *op.varied)}
 
     def for_inputs_of(self, dtype: str, subject: Subject) -> Plan:
-        """Return the plan for inputs of a dtype: without what makes no difference, or has no meaning, there.
-
-        If parameters take no other dtype, theirs is not varied. What an eps of None means may not be settled.
-        """
+        """Return the plan for inputs of a dtype: if parameters take no other dtype, theirs is not varied."""
         held = {dtype if name == INPUT else name for name in subject.parameter_dtypes}
-        the_op = named_op(subject.op)
-        unsettled = {e for e in _unsaid(the_op, subject) if not _promised(the_op, subject, dtype, e)}
-        eps = tuple(e for e in self.eps if e not in unsettled)
-        return replace(self, parameter_dtypes=self.parameter_dtypes and len(held) > 1, eps=eps)
+        return replace(self, parameter_dtypes=self.parameter_dtypes and len(held) > 1)
 
     def parameter_dtypes_of(self, op: Op, subject: Subject) -> tuple[str, ...]:
         """Return the dtypes of parameters that cases have, if the subject takes any parameters."""
@@ -183,20 +174,20 @@ class Plan:
             return None
         return dtypes[1], dtypes[0]
 
-    def eps_of(self, op: Op, subject: Subject) -> tuple[Eps, ...]:
+    def eps_of(self, op: Op, subject: Subject) -> tuple[float | None, ...]:
         """Return the levels of eps that make a difference: one alone where the op or the kernel takes none.
 
-        Left out it may be where the signature's default is a number, or None and the op says what that means;
-        then None is given in words, too. A raw backward kernel reads the statistics, which are finite: it has
-        no edge.
+        None is a level where the signature has it as its default and the op says what it means. A raw
+        backward kernel reads the statistics, which are finite: it has no edge.
         """
         takes = "eps" in subject.signature or op.derived
         if not takes or not op.has_eps:
             return self.eps[:1]
-        unsaid = set() if op.derived else _unsaid(op, subject)
-        edges = [e for e in EDGE_EPS if e in unsaid or (isinstance(e, float) and not op.derived)]
+        edges = set() if op.derived else {*EDGE_EPS}
+        if op.default_eps is None or subject.signature["eps"].default is not None:
+            edges -= {None}
         least = subject.domain.min_eps if subject.domain is not None else None
-        promised = (e for e in self.eps if not isinstance(e, float) or least is None or e >= least)
+        promised = (e for e in self.eps if e is None or least is None or e >= least)
         return tuple(e for e in promised if e in edges or e not in EDGE_EPS) or self.eps[:1]
 
     def carried_by(self, op: Op, subject: Subject) -> tuple[str, ...]:
@@ -209,21 +200,6 @@ class Plan:
         """Return the tensors that layouts are chosen for: arguments of the subject, and grad_output."""
         names = [name for name in op.tensors if name in subject.signature]
         return names + [n for n in op.incoming.values() if self.gradients and n not in names]
-
-
-def _unsaid(op: Op, subject: Subject) -> set[Eps]:
-    """Return the ways to call without a number as eps that the signature has, and that mean one somewhere."""
-    head = subject.signature.get("eps")
-    if head is None or head.kind is inspect.Parameter.POSITIONAL_ONLY:
-        return set()
-    return {e for e in (None, EPS_NONE) if any(_promised(op, subject, d, e) for d in subject.dtypes)}
-
-
-def _promised(op: Op, subject: Subject, dtype: str, eps: Eps) -> bool:
-    """Return whether an eps means a number in a dtype, and the domain has it."""
-    meant = eps_meant(op, subject, dtype, eps)
-    least = subject.domain.min_eps if subject.domain is not None else None
-    return meant is not None and (least is None or meant >= least)
 
 
 def _least(extent: int, limit: int | None) -> int:

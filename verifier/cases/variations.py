@@ -61,8 +61,7 @@ def varied(op: Op, plan: Plan, subject: Subject, recipe: Recipe, variation: Vari
         return
     first = variation is Variation.FIRST
     alone = _without(recipe, optional[first::2])
-    if first:
-        alone = replace(alone, eps=max((e for e in eps if isinstance(e, float)), default=None))
+    alone = replace(alone, eps=max((e for e in eps if e is not None), default=None)) if first else alone
     dtypes = plan.parameter_dtypes_of(op, subject)
     other = replace(alone, parameter_dtype=dtypes[-1]) if len(dtypes) > 1 else alone
     layouts = _layouts(op, plan, subject, recipe, rows=first)

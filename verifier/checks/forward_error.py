@@ -37,8 +37,6 @@ CATCHES = (
     "eps_outside_root",
     "eps_zero_taken_for_none",
     "eps_none_taken_for_another",
-    "eps_left_out_taken_for_another",
-    "eps_none_in_words_refused",
     "tiny_eps_raised",
     "last_of_several_dimensions_alone",
     "last_two_of_three_dimensions_alone",
