@@ -44,6 +44,7 @@ CAUGHT = {
     "rows_lost_by_one_processor_triton": "with 1 multiprocessor",
     "unwritten_bias_without_grad_triton": "under torch.no_grad",
     "gradient_of_bias_only_with_weight": "where bias alone requires a gradient",
+    "gradient_of_residual_only_with_input": "where residual alone requires a gradient",
     "gradient_of_one_lost_in_long_rows_triton": "where weight alone requires a gradient",
     "gradients_of_unused_output_taken_for_none": "where new_residual alone is used",
     "adds_to_the_last_sums": repeated_calls.SECOND,
