@@ -171,17 +171,6 @@ BELOW_HALF: Mapping[str, tuple[str, ...]] = {
 """What may not exceed half of the largest number (T12), by variance algorithm."""
 
 
-_OF_OPS = {
-    "add_": "T14", "gate": "T15", "masked_": "T16", "causal_": "T16", "tanh": "T17", "poly_norm": "T18",
-}  # fmt: skip
-"""Parts of the names of ops, and what their results need besides statistics and operations."""
-
-
-def of_op(name: str) -> tuple[str, ...]:
-    """Return the theorems that an op needs besides those of its statistics (T1 to T9) and of softmax."""
-    return ("T10", *(number for part, number in _OF_OPS.items() if part in name))
-
-
 def stated(number: str, algorithm: str | None) -> Theorem:
     """Return a theorem, T12 with the quantities of a variance algorithm."""
     theorem = THEOREMS[number]

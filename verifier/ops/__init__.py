@@ -185,6 +185,8 @@ class Op:
     row, alike for all rows; `wholes` are parameters each of whose numbers acts on all elements (a learned
     scale), so that its gradient is a sum of all; `varied` names tensors, besides input, weight, bias and
     grad_output, whose values and presence the search varies as it does those of weight.
+    `theorems` are those of docs/explanation/bounds.md that results rest on besides the theorems of statistics
+    (T1 to T9) and of operations one by one (T10).
     `default_eps(dtype)` is what an eps of None means, None where that is not settled; `default_eps` itself is
     None where the op has no such eps.
     """
@@ -226,6 +228,7 @@ class Op:
     default_eps: Callable[[str], float | None] | None = None
     varied: tuple[str, ...] = ()
     own: bool = False
+    theorems: tuple[str, ...] = ()
     needs_variance: bool = True
     needs_mean: bool = True
     reads_eps: bool = False

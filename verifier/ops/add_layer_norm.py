@@ -20,6 +20,7 @@ FORMS = residual.added_forms(OF_THE_NORM)
 
 OP = Op(
     name="add_layer_norm",
+    theorems=("T14",),
     summary="(x - mean) / sqrt(var + eps) * weight + bias, and x = input + residual, over the trailing "
     "dimensions",
     tensors=TENSORS,

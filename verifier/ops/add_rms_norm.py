@@ -21,6 +21,7 @@ FORMS = residual.added_forms(OF_THE_NORM)
 
 OP = Op(
     name="add_rms_norm",
+    theorems=("T14",),
     summary="x / sqrt(mean(x**2) + eps) * weight, and x = input + residual, over the trailing dimensions",
     tensors=TENSORS,
     optional=("weight",),

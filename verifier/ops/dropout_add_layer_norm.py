@@ -20,6 +20,7 @@ FORMS = dropout.dropped_forms(OF_THE_NORM)
 
 OP = Op(
     name="dropout_add_layer_norm",
+    theorems=("T14",),
     summary="(x - mean) / sqrt(var + eps) * weight + bias, and x = residual + input / (1 - p) where "
     "dropout_mask is True, over the trailing dimensions",
     tensors=TENSORS,

@@ -21,6 +21,7 @@ FORMS = dropout.dropped_forms(OF_THE_NORM)
 
 OP = Op(
     name="dropout_add_rms_norm",
+    theorems=("T14",),
     summary="x / sqrt(mean(x**2) + eps) * weight, and x = residual + input / (1 - p) where dropout_mask "
     "is True, over the trailing dimensions",
     tensors=TENSORS,

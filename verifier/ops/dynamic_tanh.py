@@ -96,6 +96,7 @@ FORMS = {
 
 OP = Op(
     name="dynamic_tanh",
+    theorems=("T17",),
     summary="tanh(alpha * x) * weight + bias, weight and bias over the trailing dimensions",
     tensors=TENSORS,
     optional=("weight", "bias"),

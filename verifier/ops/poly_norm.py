@@ -112,6 +112,7 @@ FORMS = {
 
 OP = Op(
     name="poly_norm",
+    theorems=("T18",),
     summary="w0 * norm(x**3) + w1 * norm(x**2) + w2 * norm(x) + b over the trailing dimensions, norm(u) = "
     "u / sqrt(mean(u**2) + eps)",
     tensors=TENSORS,

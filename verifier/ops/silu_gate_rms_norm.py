@@ -62,6 +62,7 @@ FORMS = {form.name: form for form in EVERY}
 
 OP = Op(
     name="silu_gate_rms_norm",
+    theorems=("T15",),
     summary="u / sqrt(mean(u**2) + eps) * weight over the trailing dimensions, u = x * gate * sigmoid(gate)",
     tensors=TENSORS,
     optional=("weight",),

@@ -19,7 +19,7 @@ from verifier.arithmetic.graph.opcodes import UNORDERED_SUM
 from verifier.arithmetic.graph.ranges import finite_terms
 from verifier.arithmetic.graph.rules import OF_ALL_VALUES
 from verifier.bounds import variance
-from verifier.bounds.theorems import of_op, stated
+from verifier.bounds.theorems import stated
 from verifier.checks.support.compared_graphs import Agreement, compared, merges_parts
 from verifier.checks.support.named_sums import named_sums
 from verifier.checks.support.obligations import discharged, finite_within
@@ -41,7 +41,7 @@ from verifier.checks.support.recorded_code import (
 )
 from verifier.execution.child_process import Runner
 from verifier.execution.record_graph import RecordedGraph
-from verifier.ops import op
+from verifier.ops import Op, op
 from verifier.records.case import Case
 from verifier.records.certificate import Certificate, CodeProof, Refusal, StatedTheorem
 from verifier.records.subject import Subject
@@ -261,7 +261,7 @@ def _certificate(
         sources.insert(0, "the running statistics")
     elif algorithm:
         sources.insert(0, f"the variance algorithm {algorithm}")
-    theorems = _theorems(subject.op, algorithm, evaluates=evaluates, running="running_var" in outputs)
+    theorems = _theorems(op(subject.op), algorithm, evaluates=evaluates, running="running_var" in outputs)
     gives, verb = "give" if len(sources) > 1 else "gives", "are" if len(outputs) > 1 else "is"
     return Certificate(
         subject=subject.name,
@@ -343,11 +343,11 @@ def _asks_torch(graph: Graph) -> bool:
     return any(name.startswith("torch.") and name != UNORDERED_SUM for name in graph.names)
 
 
-def _theorems(name: str, algorithm: str | None, *, evaluates: bool, running: bool) -> tuple[str, ...]:
+def _theorems(the_op: Op, algorithm: str | None, *, evaluates: bool, running: bool) -> tuple[str, ...]:
     """Return the theorems that bound the declared computation."""
     known = () if algorithm is None else (*variance.algorithm(algorithm).THEOREMS, "T9")
-    first = ("T9",) if evaluates else ("T11",) if "softmax" in name else known
-    return (*first, *of_op(name), *(["T13"] if running and not evaluates else []))
+    first = ("T9",) if evaluates else known
+    return (*first, "T10", *the_op.theorems, *(["T13"] if running and not evaluates else []))
 
 
 def _consequence(theorems: Sequence[str]) -> str:

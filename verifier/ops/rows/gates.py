@@ -132,6 +132,7 @@ def gated_op(norm: Op, activation: Activation, *, centred: bool) -> Op:
     return replace(
         norm,
         name=f"{norm.name}_{activation}_gate",
+        theorems=("T15",),
         summary=f"({norm.summary.removesuffix(OVER)}) * {SUMMARIES[activation]}{OVER}",
         tensors=tensors,
         differentiable=tensors,

@@ -145,6 +145,7 @@ def masked_op(*, name: str, summary: str, forms: Mapping[str, Form], logarithm: 
     """Return the op of a masked softmax; logarithm: of its logarithm; causal: below a diagonal alone."""
     return Op(
         name=name,
+        theorems=("T11", "T16"),
         summary=summary,
         tensors=masks.TENSORS,
         optional=(masks.MASK, ADDED),

@@ -18,6 +18,7 @@ def forward_op(*, name: str, summary: str, forms: Mapping[str, Form], logarithm:
     """Return the op of a softmax over one dimension; logarithm: whether the logarithm of it is the output."""
     return Op(
         name=name,
+        theorems=("T11",),
         summary=summary,
         tensors=FORWARD,
         differentiable=FORWARD,
@@ -42,6 +43,7 @@ def backward_op(*, name: str, summary: str, forms: Mapping[str, Form], logarithm
     """Return the op of the VJP of such a softmax at a given output."""
     return Op(
         name=name,
+        theorems=("T11",),
         summary=summary,
         tensors=BACKWARD,
         outputs=("grad_input",),
