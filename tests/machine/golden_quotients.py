@@ -1,4 +1,4 @@
-"""The pairs of which a device told the quotient: six ranges, in chunks that are drawn again from their number."""
+"""Pairs of which a device told the quotient: six ranges, in chunks that are drawn again from their number."""
 
 from __future__ import annotations
 

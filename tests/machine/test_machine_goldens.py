@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from golden_opcodes import OPCODES, operands
+from golden_quotients import CHUNKS, RANGES, digest, pairs
 from ptx_snippets import decode, execute
 
 from verifier.machine import Machine, launch_ptx
@@ -123,6 +124,9 @@ def wrong_bytes(launch, name="kernels", **machine):
     return sum(int(np.count_nonzero(kept != seen)) for kept, seen in pairs)
 
 
+OF_LIBRARIES = [(name, n) for name in ("liger", "fla") for n in range(len(recorded(name)[0]["launches"]))]
+
+
 @pytest.mark.parametrize(
     "number", range(len(recorded()[0]["launches"])), ids=lambda n: named(recorded()[0]["launches"][n])
 )
@@ -132,13 +136,31 @@ def test_a_kernel_computes_the_bits_that_the_device_computed(number):
 
 
 @pytest.mark.parametrize(
-    "number",
-    range(len(recorded("libraries")[0]["launches"])),
-    ids=lambda n: named(recorded("libraries")[0]["launches"][n]),
+    ("name", "number"),
+    OF_LIBRARIES,
+    ids=[named(recorded(name)[0]["launches"][n]) for name, n in OF_LIBRARIES],
 )
-def test_a_kernel_of_a_library_computes_the_bits_that_the_device_computed(number):
-    launch = recorded("libraries")[0]["launches"][number]
-    assert wrong_bytes(launch, "libraries", approximation=device(), contraction="on") == 0
+def test_a_kernel_of_a_library_computes_the_bits_that_the_device_computed(name, number):
+    launch = recorded(name)[0]["launches"][number]
+    assert wrong_bytes(launch, name, approximation=device(), contraction="on") == 0
+
+
+def quotients():
+    return json.loads((FOLDER / "quotients.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("place", RANGES)
+def test_quotients_by_div_full_are_those_of_the_device(place):
+    kept = quotients()["digests"][place]
+    assert len(kept) == CHUNKS
+    with np.errstate(all="ignore"):
+        assert [digest(device().evaluate("div", *pairs(place, chunk))) for chunk in range(CHUNKS)] == kept
+
+
+@pytest.mark.parametrize("place", RANGES)
+def test_a_quotient_that_is_rounded_once_would_be_seen_in_each_chunk(place):
+    with np.errstate(all="ignore"):
+        assert digest(np.divide(*pairs(place, 0))) != quotients()["digests"][place][0]
 
 
 def test_neither_the_tables_nor_contraction_can_be_left_out():
