@@ -25,7 +25,7 @@ SOURCE = Source(
 
 skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
 divide, root, step, sums = skeleton.divide, skeleton.root, skeleton.step, skeleton.sums
-TILE = 4096  # elements of one sweep: 16 for each of 256 threads
+TILE = 4096  # elements of one sweep: 8 for each of 512 threads
 LONGEST_ROW = 2**30  # elements of a row are counted in 32 bits
 
 
@@ -161,7 +161,7 @@ def _backward(
 
 def _tile(columns):
     block = min(TILE, triton.next_power_of_2(columns))
-    return block, min(max(block // 256, 1), 8)
+    return block, min(max(block // 256, 1), 16)
 
 
 class _BatchNorm(torch.autograd.Function):

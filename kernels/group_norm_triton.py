@@ -217,7 +217,7 @@ class _GroupNorm(torch.autograd.Function):
         return grad_input, grad_weight, grad_bias, None, None
 
 
-def _refuse(op, input, num_groups, weight, bias):
+def refuse(op, input, num_groups, weight, bias):
     """Raises before the first launch what the kernels cannot take."""
     skeleton.refuse_dtype(op, input)
     if input.dim() < 2:
@@ -231,7 +231,7 @@ def _refuse(op, input, num_groups, weight, bias):
 
 def normalized(op, input, num_groups, weight, bias, eps):
     """Normalizes each group of channels of each sample; returns output, mean and rstd."""
-    _refuse(op, input, num_groups, weight, bias)
+    refuse(op, input, num_groups, weight, bias)
     return _GroupNorm.apply(input, weight, bias, num_groups, float(eps))
 
 
