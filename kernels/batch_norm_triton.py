@@ -37,6 +37,21 @@ def _place(element, channel, space, sample_step, channel_step, space_step):
 
 
 @triton.jit
+def move(
+    running_mean, running_var, channel, mean_step, var_step, mean, m2, count, momentum,
+    ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    """Moves a channel's running statistics, in place."""
+    if running_mean is not None:
+        old = tl.load(running_mean + channel * mean_step).to(ACCUMULATE)
+        tl.store(running_mean + channel * mean_step, (1.0 - momentum) * old + momentum * mean)
+    if running_var is not None:
+        old = tl.load(running_var + channel * var_step).to(ACCUMULATE)
+        unbiased = divide(m2, count - 1.0)
+        tl.store(running_var + channel * var_step, (1.0 - momentum) * old + momentum * unbiased)
+
+
+@triton.jit
 def _statistics(
     x, means, rstds, running_mean, running_var, x_sample, x_channel, x_space, mean_step, var_step,
     samples, space, momentum, eps, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
@@ -65,13 +80,7 @@ def _statistics(
     variance = divide(m2, count)
     tl.store(means + channel, mean)
     tl.store(rstds + channel, divide(tl.full((), 1.0, ACCUMULATE), root(variance + eps)))
-    if running_mean is not None:
-        old = tl.load(running_mean + channel * mean_step).to(ACCUMULATE)
-        tl.store(running_mean + channel * mean_step, (1.0 - momentum) * old + momentum * mean)
-    if running_var is not None:
-        old = tl.load(running_var + channel * var_step).to(ACCUMULATE)
-        unbiased = divide(m2, count - 1.0)
-        tl.store(running_var + channel * var_step, (1.0 - momentum) * old + momentum * unbiased)
+    move(running_mean, running_var, channel, mean_step, var_step, mean, m2, count, momentum, ACCUMULATE)
 
 
 @triton.jit
@@ -164,7 +173,14 @@ def _tile(columns):
     return block, min(max(block // 256, 1), 16)
 
 
-class _BatchNorm(torch.autograd.Function):
+def save(ctx, input, weight, bias, mean, rstd, training):
+    """Keeps what the backward pass reads."""
+    ctx.save_for_backward(input, weight, mean, rstd)
+    ctx.training = training
+    ctx.dtypes = [None if vector is None else vector.dtype for vector in (weight, bias)]
+
+
+class BatchNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, input, running, weight, bias, training, momentum, eps):
         samples, channels = input.shape[:2]
@@ -192,9 +208,7 @@ class _BatchNorm(torch.autograd.Function):
                     x, output, weight, bias, mean, rstd, *x.stride(), step(weight), step(bias),
                     samples, channels, space, BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
                 )  # fmt: skip
-        ctx.save_for_backward(input, weight, mean, rstd)
-        ctx.training = training
-        ctx.dtypes = [None if vector is None else vector.dtype for vector in (weight, bias)]
+        save(ctx, input, weight, bias, mean, rstd, training)
         return output
 
     @staticmethod
@@ -221,7 +235,7 @@ class _BatchNorm(torch.autograd.Function):
         return grad_input, None, grad_weight, grad_bias, None, None, None
 
 
-def _refuse(input, running_mean, running_var, weight, bias, training):
+def refuse(input, running_mean, running_var, weight, bias, training):
     """Raises before the first launch what the kernels cannot take."""
     skeleton.refuse_dtype("batch_norm", input)
     if input.dim() < 2:
@@ -237,7 +251,16 @@ def _refuse(input, running_mean, running_var, weight, bias, training):
         raise ValueError(f"Channels of more than {LONGEST_ROW} values are not supported.")
 
 
-def _depth(columns):
+def normalized(norm, input, running, weight, bias, training, momentum, eps):
+    """Applies the norm, and tells autograd of running statistics that its kernels moved."""
+    output = norm.apply(input, running, weight, bias, training, float(momentum), float(eps))
+    if training:
+        # Autograd cannot see that a kernel wrote to a buffer.
+        torch.autograd.graph.increment_version([buffer for buffer in running if buffer is not None])
+    return output
+
+
+def depth(columns):
     """Additions that a leaf of a sum meets at most, in whichever dtype."""
     return skeleton.grouped_depth(columns, _tile)
 
@@ -249,7 +272,7 @@ def _depth(columns):
     variance="two_pass",
     accumulates="float32",
     dtypes=skeleton.DTYPES,
-    trees=Trees(statistics=tree(depth=_depth), row_gradients=tree(depth=_depth), columns=tree(depth=_depth)),
+    trees=Trees(statistics=tree(depth=depth), row_gradients=tree(depth=depth), columns=tree(depth=depth)),
     mean_contraction="none",  # the mean ends in an IEEE division, which no compiler contracts
     divide_by_n="division",
     # Squares and their sums stay finite, and the theorem holds for every order of summation.
@@ -260,10 +283,5 @@ def _depth(columns):
 def batch_norm_triton(
     input, running_mean=None, running_var=None, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
 ):
-    _refuse(input, running_mean, running_var, weight, bias, training)
-    running = (running_mean, running_var)
-    output = _BatchNorm.apply(input, running, weight, bias, training, float(momentum), float(eps))
-    if training:
-        # Autograd cannot see that a kernel wrote to a buffer.
-        torch.autograd.graph.increment_version([buffer for buffer in running if buffer is not None])
-    return output
+    refuse(input, running_mean, running_var, weight, bias, training)
+    return normalized(BatchNorm, input, (running_mean, running_var), weight, bias, training, momentum, eps)

@@ -41,19 +41,22 @@ def as_rows(rows):
 def forward_tile(rows, columns, dtype):
     """Rows and columns of a tile of a norm, its warps, and when and where its lanes hold what they need.
 
-    Short rows have few warps, so that little waits at a barrier. How many rows a tile has follows from their
-    length alone: of two tiles of other heights lanes add other elements of a row. Weight and bias are loaded
-    with the row (early) where it does not fill the registers, or where there are so few rows that nobody else
-    would use them. Else the compiler may use so many registers a lane, which leave room for a second tile.
-    None of this changes which lane adds what.
+    Short rows have few warps, so that little waits at a barrier. How many rows of at most 128 columns a tile
+    has follows from their length alone: of two tiles of other heights lanes add other elements of a row.
+    Longer rows of one warp fill it, whatever lies beside them, and go several at a time where there are many.
+    Weight and bias are loaded with the row (early) where it does not fill the registers, or where there are
+    so few rows that nobody else would use them. Else the compiler may use so many registers a lane, which
+    leave room for a second tile. None of this changes which lane adds what.
     """
     block, size = triton.next_power_of_2(columns), dtype.itemsize
-    early = rows * block <= 2**20 or block <= (4096 if size > 2 else 1024)
+    few = rows * block <= 2**20
+    early = few or block <= (4096 if size > 2 else 512)
     if block < 256:
         elements = 2048 if block == 128 and size == 2 else 1024
         return elements // block, block, 4, early, None
     if block <= 1024:
-        return 1, block, max(block // 512, 1), early, None
+        at_once = 1 if rows * block < 2**20 else 2 if rows * block < 2**21 else 4
+        return min(at_once, 1024 // block), block, 1, early, None
     registers = {2: {4096: 64, 8192: 64, 16384: 64}, 4: {8192: 80, 16384: 64}}.get(size, {})
     return 1, block, forward_warps(block), early, None if early else registers.get(block)
 
@@ -110,8 +113,12 @@ def column_chunks(rows, columns):
 
 @triton.jit
 def entries(parameter, column, step, within):
-    """The entries of weight or bias for a tile's columns, the same for all its rows."""
-    return tl.load(parameter + column[None, :] * step, mask=within[None, :], other=0.0)
+    """The entries of weight or bias for a tile's columns, the same for all its rows.
+
+    They are loaded as a vector: a compiler gives all loads of one shape the same lanes, so that in a tile of
+    one row the alignment of weight would decide which lane adds what.
+    """
+    return tl.load(parameter + column * step, mask=within, other=0.0)[None, :]
 
 
 # ---- Depths of the trees ----

@@ -59,24 +59,31 @@ def _forward(
 @triton.jit
 def _backward(
     dx, dy, x, tops, totals, dy_row, x_row, rows, columns,
-    LOG: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr,
+    LOG: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr, AGAIN: tl.constexpr,
 ):  # fmt: skip
+    """AGAIN: dy is loaded again, from the cache, after its sum, and fills no registers until then."""
     row = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
     column = tl.arange(0, BLOCK).to(tl.int64)
     there = row < rows
     inside = there[:, None] & (column < columns)[None, :]
     top = tl.load(tops + row, mask=there, other=0.0)
     total = tl.load(totals + row, mask=there, other=1.0)
-    place = row[:, None] * dy_row + column[None, :]
-    d = tl.load(dy + place, mask=inside, other=0.0).to(tl.float32)
-    place = row[:, None] * x_row + column[None, :]
-    value = tl.load(x + place, mask=inside, other=float("-inf")).to(tl.float32)
+    incoming = dy + row[:, None] * dy_row + column[None, :]
+    d = tl.load(incoming, mask=inside, other=0.0)
+    place = x + row[:, None] * x_row + column[None, :]
+    value = tl.load(place, mask=inside, other=float("-inf")).to(tl.float32)
     shifted = value - top[:, None]
     if LOG:
-        out = d - tl.exp(shifted - tl.log(total)[:, None]) * tl.sum(d, axis=1)[:, None]
+        output = tl.exp(shifted - tl.log(total)[:, None])
+        term = d.to(tl.float32)
     else:
         output = tl.exp(shifted) * tl.div_rn(tl.full((TALL,), 1.0, tl.float32), total)[:, None]
-        out = output * (d - tl.sum(d * output, axis=1)[:, None])
+        term = d.to(tl.float32) * output
+    dot = tl.sum(term, axis=1)[:, None]
+    if AGAIN:
+        tl.debug_barrier()  # a compiler takes loads on both sides of it for two
+        d = tl.load(incoming, mask=inside, other=0.0)
+    out = d.to(tl.float32) - output * dot if LOG else output * (d.to(tl.float32) - dot)
     tl.store(dx + row[:, None] * columns + column[None, :], out, mask=inside)
 
 
@@ -104,11 +111,11 @@ class _Softmax(torch.autograd.Function):
         x, dy = (tiles.as_rows(wide.as_rows(tensor, ctx.dim)) for tensor in (saved, grad_output))
         rows, columns = x.shape
         grad_input = torch.empty(rows, columns, dtype=x.dtype, device=x.device)
-        tall, block, warps = backward_tile(columns, x.dtype, ctx.log)
+        tall, block, warps, again = backward_tile(columns, x.dtype, ctx.log)
         with skeleton.on(x):
             _backward[(triton.cdiv(rows, tall),)](
                 grad_input, dy, x, top, total, dy.stride(0), x.stride(0), rows, columns,
-                LOG=ctx.log, TALL=tall, BLOCK=block, num_warps=warps,
+                LOG=ctx.log, TALL=tall, BLOCK=block, AGAIN=again, num_warps=warps,
             )  # fmt: skip
         return wide.as_before(grad_input, saved.shape, ctx.dim), None, None
 
@@ -129,11 +136,17 @@ def row_tile(columns, dtype):
 
 
 def backward_tile(columns, dtype, log):
-    """The same of the backward: the longest rows of float32 need more registers than 32 warps have."""
+    """The same of the backward, and whether dy is loaded again.
+
+    The longest rows of float32 need more registers than 32 warps have, and those of a softmax in float16 just
+    as many as they have without dy.
+    """
     tall, block, warps = row_tile(columns, dtype)
-    if block == LONGEST_ROW and dtype == torch.float32:
-        warps = 16 if log else 8
-    return tall, block, warps
+    if block < LONGEST_ROW or dtype == torch.bfloat16:
+        return tall, block, warps, False
+    if dtype == torch.float32:
+        return tall, block, 16 if log else 8, False
+    return tall, block, warps, not log
 
 
 def _row_depth(columns):
@@ -148,7 +161,7 @@ def _backward_depth(columns):
     if columns > LONGEST_ROW:
         return wide.row_depth(columns)
     tiled = [(dtype, log) for dtype in (torch.float16, torch.float32) for log in (False, True)]
-    return max(_depth(*backward_tile(columns, *one)[1:], columns) for one in tiled)
+    return max(_depth(*backward_tile(columns, *one)[1:3], columns) for one in tiled)
 
 
 def _depth(block, warps, columns):

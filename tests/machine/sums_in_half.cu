@@ -150,3 +150,38 @@ extern "C" __global__ void wide_under_a_lock(const __half* x, __half* y, float* 
     y[blockIdx.x] = __hadd(y[blockIdx.x], x[blockIdx.x]);
   }
 }
+
+// Layouts change through one place in shared memory, and two results are rounded by one conversion.
+extern "C" __global__ void staged_in_turn(const __half2* x, const float* weight, const float* bias, __half2* y) {
+  __shared__ float place[64];
+  int t = threadIdx.x;
+  float2 v = __half22float2(x[t]);
+  place[t] = weight[t];
+  place[t + 32] = weight[t + 32];
+  __syncthreads();
+  float2 w = reinterpret_cast<float2*>(place)[t];
+  __syncthreads();
+  place[t] = bias[t];
+  place[t + 32] = bias[t + 32];
+  __syncthreads();
+  float2 b = reinterpret_cast<float2*>(place)[t];
+  y[t] = __floats2half2_rn(__fadd_rn(__fmul_rn(w.x, v.x), b.x), __fadd_rn(__fmul_rn(w.y, v.y), b.y));
+}
+
+// The same of what is added: a residual comes by the same way as the bias.
+extern "C" __global__ void staged_three_times(
+    const __half2* x, const __half* weight, const __half* bias, const __half* residual, __half2* y) {
+  __shared__ __half place[64];
+  int t = threadIdx.x;
+  const __half* sources[3] = {weight, bias, residual};
+  __half2 given[3];
+#pragma unroll
+  for (int n = 0; n < 3; ++n) {
+    __syncthreads();
+    place[t] = sources[n][t];
+    place[t + 32] = sources[n][t + 32];
+    __syncthreads();
+    given[n] = reinterpret_cast<__half2*>(place)[t];
+  }
+  y[t] = __hadd2(__hadd2(__hmul2(given[0], x[t]), given[1]), given[2]);
+}

@@ -8,9 +8,11 @@ in shared memory are added up there; a number is added under a lock to what memo
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import accumulate
+from operator import or_
 from typing import TYPE_CHECKING
 
 from verifier.machine.ptx.liveness import following, read_before_written
@@ -32,6 +34,8 @@ _ONES = frozenset({0x3C00, 0x3F80, 0x3C003C00, 0x3F803F80})  # 1 in float16, in 
 FEW = 3
 """So many elements of one row are no two operands of an elementwise operation (x, residual)."""
 _OUTSIDE = -1
+_Row = tuple[frozenset[int], int]
+"""What computed the address of a load, and the store before it where it is of shared memory."""
 
 THREADS = "numbers of several threads"
 ROUNDS = "one number after the other in a loop"
@@ -190,19 +194,43 @@ class ReachingDefinitions:
         came = {source for source, _ in self.origins(at, self.instructions[at].operands[1:])} - {_OUTSIDE}
         return {s for s in came if _adds(self.instructions[s])}
 
+    def additions(self, at: int) -> set[int]:
+        """Return the additions of a half sum: itself, or the wider ones, two perhaps, that it rounds."""
+        return self._rounded(at) or {at}
+
     def addends(self, at: int) -> list[tuple[int, Operand, bool]]:
         """Return (instruction, operand, whether it is a factor of a product) for each term of a half sum."""
-        return [term for adding in (self._rounded(at) or {at}) for term in self._terms(adding)]
+        return [(adding, *term) for adding in self.additions(at) for term in self.terms(adding)]
 
-    def _terms(self, at: int) -> list[tuple[int, Operand, bool]]:
-        instruction = self.instructions[at]
+    def terms(self, adding: int) -> list[tuple[Operand, bool]]:
+        """Return (operand, whether it is a factor of a product) for each term of an addition."""
+        instruction = self.instructions[adding]
         operands = instruction.operands[1:]
         if instruction.parts[0] in ("add", "sub"):
-            return [(at, operand, False) for operand in operands]
+            return [(operand, False) for operand in operands]
         first, second, third = operands[:3]
-        if self._one(at, first) or self._one(at, second):  # bfloat16 on sm_80: x * 1 + y
-            return [(at, second if self._one(at, first) else first, False), (at, third, False)]
-        return [(at, first, True), (at, third, False)]
+        if self._one(adding, first) or self._one(adding, second):  # bfloat16 on sm_80: x * 1 + y
+            return [(second if self._one(adding, first) else first, False), (third, False)]
+        return [(first, True), (third, False)]
+
+    def row(self, load: int) -> _Row:
+        """Return what computed the address of a load, and the store that shared memory has its numbers from.
+
+        A compiler stages one tensor after the other at the same place there, to give lanes other elements.
+        """
+        shared = any(part.startswith("shared") for part in self.instructions[load].parts)
+        written = (
+            max((at for at in self._shared_stores if at < load), default=_OUTSIDE) if shared else _OUTSIDE
+        )
+        return _address(self, load)[0], written
+
+    @cached_property
+    def _shared_stores(self) -> list[int]:
+        return [
+            at
+            for at, instruction in enumerate(self.instructions)
+            if instruction.parts[0] == "st" and any(p.startswith("shared") for p in instruction.parts)
+        ]
 
     def _one(self, at: int, operand: Operand) -> bool:
         """Whether an operand is the constant 1 (or a pair of them), in either format."""
@@ -303,32 +331,41 @@ def _meets_itself(flow: ReachingDefinitions, at: int) -> bool:
 
 def _many_of_a_row(flow: ReachingDefinitions, at: int) -> bool:
     """Whether at least `FEW` of the terms that half additions join here lie at one address."""
-    bases: dict[frozenset[int], int] = {}
-    waiting, seen = [at], set()
-    while waiting:
-        adding = waiting.pop()
-        if adding in seen:
-            continue
-        seen.add(adding)
-        for term, operand, _ in flow.addends(adding):
-            sources = {s for s, _ in flow.narrow_origins(term, operand)} - {_OUTSIDE}
-            sums = {s for s in sources if flow.adds_halves(s)}
-            waiting += sums
-            if not sums and (base := _base(flow, sources)):
-                bases[base] = bases.get(base, 0) + 1
-    return max(bases.values(), default=0) >= FEW
+    known: dict[int, Counter[_Row]] = {}
+    return any(max(_joined(flow, one, known).values(), default=0) >= FEW for one in flow.additions(at))
 
 
-def _base(flow: ReachingDefinitions, sources: set[int]) -> frozenset[int]:
-    """Return what computed the one address that these numbers, or the factors of these products, lie at."""
+def _joined(flow: ReachingDefinitions, adding: int, known: dict[int, Counter[_Row]]) -> Counter[_Row]:
+    """Count the terms that lie at one address, of an addition and of the half sums among its terms.
+
+    known: the counts that are known, none of one that is being counted. A conversion may pack two sums, of
+    which a term is either.
+    """
+    if adding in known:
+        return known[adding]
+    counted = known[adding] = Counter()
+    for operand, _ in flow.terms(adding):
+        sources = {s for s, _ in flow.narrow_origins(adding, operand)} - {_OUTSIDE}
+        sums = {one for s in sources if flow.adds_halves(s) for one in flow.additions(s)}
+        if sums:
+            counted += reduce(or_, [_joined(flow, one, known) for one in sums])
+        elif row := _row(flow, sources):
+            counted[row] += 1
+    known[adding] = counted
+    return counted
+
+
+def _row(flow: ReachingDefinitions, sources: set[int]) -> _Row | None:
+    """Return the one place that these numbers, or the factors of these products, lie at."""
     products = {s for s in sources if flow.instructions[s].parts[0] == "mul"}
     loaded = sources - products
     for product in products:
         operands = flow.instructions[product].operands[1:2]
         loaded |= {s for o in operands for s, _ in flow.narrow_origins(product, o)} - {_OUTSIDE}
-    bases = {_address(flow, s)[:1] for s in loaded if flow.instructions[s].parts[0] == "ld"}
+    rows = {flow.row(s) for s in loaded if flow.instructions[s].parts[0] == "ld"}
     others = [s for s in loaded if flow.instructions[s].parts[0] not in ("ld", "mov")]
-    return next(iter(bases))[0] if len(bases) == 1 and not others else frozenset()
+    found = next(iter(rows)) if len(rows) == 1 and not others else None
+    return found if found and found[0] else None
 
 
 # -- in memory ---------------------------------------------------------------------------------------
