@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from verifier.audit import rules, tally, unpromised_dtypes
+from verifier.audit.claims_at_cases import READING_SECONDS, ClaimsAtCases
+from verifier.audit.declared_trees import compiled_trees, told
 from verifier.audit.request import BUDGETS
 from verifier.audit.search import LEAST_STEERED, Ahead, Budget, Search
 from verifier.audit.source_names import code_near_subject
@@ -39,6 +41,8 @@ Estimated ones, of which most are compilations: these take half as long, and not
 """
 CODE_SHOWN_BY = ("forward_error", "gradient")
 """Checks whose lines say what the compiled code consists of: forward, and forward and backward."""
+READING_SHARE = 0.2
+"""Of a line's time: what readings of the code at the calls of its cases may take."""
 UNCLAIMED = "nothing is claimed, so no bound applies: `norm-verifier describe` proposes variance= or formula="
 
 
@@ -145,6 +149,7 @@ class Examination(Trial):
                 line.skipped = f"known defect: {everywhere[0].reason} (no witness for {self.dtype} here)"
             return line, search, None
         plan = self.check.plan(self.subject, self.op)
+        self.claims = self._readings()
         search.budget = self.budget.taken_by(plan, len(self.subject.extents))
         # Of a check that takes a few cases alone, shapes that come first come besides: the budget has room.
         # So do they where the other cases sweep numbers of rows, and what is tried otherwise, of every check.
@@ -154,6 +159,20 @@ class Examination(Trial):
         besides = [s for s in search.steering.shapes if aside or s.variation]
         search.budget = replace(search.budget, cases=search.budget.cases + len(besides))
         return line, search, self._shortened(plan, search.steering)
+
+    def _readings(self) -> ClaimsAtCases | None:
+        """Return what reads the code at the calls of cases, of a claim that was read at another shape.
+
+        Only lines that show bounds do: what fails or passes elsewhere rests on the wide ones.
+        """
+        if not self.subject.claim.read or self.check_name not in CODE_SHOWN_BY:
+            return None
+        seconds = READING_SECONDS[self.budget.size]
+        if self.budget.until is not None:
+            seconds = min(seconds, READING_SHARE * max(0.0, self.budget.until - time.monotonic()))
+        return ClaimsAtCases(
+            subject=self.subject, runner=self.runner, seconds=seconds, budget=self.budget.words
+        )
 
     def _tell_findings(self, line: Line) -> None:
         for finding in rules.unexpected(line.findings):
@@ -302,11 +321,22 @@ class Examination(Trial):
             line.notes += map(tally.left_out_by, line.excluded)
         if self.code is not None and self.check_name in CODE_SHOWN_BY:
             code = code_near_subject(self.code, self.subject.path)
+            line.notes += self.claims.notes if self.claims is not None else []
+            self._compare_trees(line)
             line.notes += [summary(code), *remarks(self.subject, self.dtype, code)]
         if hopeless := search.hopeless():
             line.notes.append(f"the search ended early: {hopeless}")
         if line.counts[Verdict.NO_THEOREM] and not self.op.own and not self.op.claimed(self.subject.claim):
             line.notes.append(UNCLAIMED)
+
+    def _compare_trees(self, line: Line) -> None:
+        """Say which declared trees are not those of the compiled code."""
+        if self.budget.cases < LEAST_STEERED or self.budget.spent(0):
+            return
+        backward = self.check_name == "gradient" and bool(self.op.differentiable)
+        read = compiled_trees(self.subject, self.runner, self.dtype, gradients=backward)
+        line.notes += told(read)
+        line.trees = () if isinstance(read, str) else read
 
 
 def _without_room(shapes: Iterable[Reaching]) -> Iterator[WithoutRoom]:

@@ -159,14 +159,16 @@ def read_claim(
     backward = gradients and subject.differentiable and bool(the_op.differentiable)
     if backward:
         open_form = subject.claim.formula is None
-        claims = _in_each_form(found[0]) if open_form else [found[0]]
+        claims = _in_each_form(found.subject) if open_form else [found.subject]
         both = first_certified(claims, case, runner=runner, gradients=True)
         backward = not isinstance(both, Refusal)
         found = found if isinstance(both, Refusal) else both
-    claimed, certificate = found
-    depths = [one.depth for proof in certificate.proofs for one in proof.sums]
+    depths = [one.depth for proof in found.certificate.proofs for one in proof.sums]
     return ReadClaim(
-        subject=claimed, certificate=certificate, depth=max(depths, default=0), backward=backward
+        subject=found.subject,
+        certificate=found.certificate,
+        depth=max(depths, default=0),
+        backward=backward,
     )
 
 

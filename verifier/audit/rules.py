@@ -165,6 +165,19 @@ def by_a_read_claim(subject: Subject, outcome: Outcome, explained: Outcome | Non
     return replace(outcome, verdict=Verdict.UNDECIDED, message=text, doubtful=True)
 
 
+def beyond_a_proof(subject: Subject, outcome: Outcome) -> Outcome:
+    """Return what a result means that is beyond bounds of what its code is proved to be at that very call.
+
+    No other bound says so: proof or bound is wrong, or the run, and none is the kernel's.
+    """
+    claim = subject.claim
+    text = (
+        f"{outcome.output or 'a result'} is beyond the bounds of {claim.variance or claim.formula}, which "
+        "the compiled code was proved to be at this very call: a bug of the verifier until explained"
+    )
+    return replace(outcome, verdict=Verdict.UNDECIDED, message=text, doubtful=True)
+
+
 def own_failure(error: Exception, declared_in: Path) -> Outcome:
     """Return what an exception in the verifier's process means, where a subject runs only what it declares.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from verifier.audit import rules
+from verifier.audit.claims_at_cases import ClaimsAtCases
 from verifier.audit.declaration_text import declaration_text
 from verifier.audit.read_claim import silent
 from verifier.audit.source_names import near_subject
@@ -49,14 +50,16 @@ class Failure:
 class Trial:
     """One subject, check, dtype and backend.
 
-    code: what is known of all code that was executed so far. reach: what of the sources has run, as far as
-    no other trial has heard of it from the same process.
+    claims: reads the code at the calls of cases, where bounds rest on what was read at another shape; None:
+    nothing is read. code: what is known of all code that was executed so far. reach: what of the sources has
+    run, as far as no other trial has heard of it from the same process.
     """
 
     subject: Subject
     check_name: str
     dtype: str
     runner: Runner
+    claims: ClaimsAtCases | None = field(default=None, init=False)
     code: CompiledCode | None = field(default=None, init=False)
     reach: Reach = field(default=NOTHING, init=False)
 
@@ -86,8 +89,36 @@ class Trial:
             StartError: there is no process to run anything in.
 
         """
+        if (proved := self._by_proof(case)) is not None:
+            return proved
         outcomes, detail = self._judged(case, self.check, self.subject)
         return (self._founded(case, outcomes) if self.subject.claim.read else outcomes), detail
+
+    def _by_proof(self, case: Case) -> tuple[list[Outcome], str] | None:
+        """Judge a case by the bounds of what its code is proved to be at its very call, if that is read.
+
+        What fails by them is judged as if nothing were read there, and does not pass: one of the two is
+        wrong.
+        """
+        if self.claims is None:
+            return None
+        read = self.claims.at(case)
+        if read is None:
+            return None
+        ran: list[CompiledCode | None] = []
+        outcomes, detail = self._judged(case, self.check, read.subject, ran)
+        if not all(read.is_of(code) for code in ran):
+            self.claims.unread["other code ran than was read"] += 1
+            return None
+        self.claims.taken += 1
+        failed = [o for o in outcomes if o.verdict is Verdict.FAIL and o.output != "declaration"]
+        if not failed:
+            return outcomes, detail
+        plain, detail = self._judged(case, self.check, self.subject)
+        plain = self._founded(case, plain)
+        wrong = {o.output for o in plain if o.verdict in {Verdict.FAIL, Verdict.UNDECIDED}}
+        beyond = [o for o in failed if o.output not in wrong]
+        return [*plain, *(rules.beyond_a_proof(self.subject, o) for o in beyond)], detail
 
     def _founded(self, case: Case, outcomes: list[Outcome]) -> list[Outcome]:
         """Leave undecided what fails by bounds of a claim that was read of another shape, and by them alone.
@@ -118,8 +149,13 @@ class Trial:
 
         return [founded(o) if o.verdict is Verdict.FAIL else o for o in outcomes]
 
-    def _judged(self, case: Case, asked: Check, subject: Subject) -> tuple[list[Outcome], str]:
-        """Put a check to the case, with the subject as it is declared here; see `judge`."""
+    def _judged(
+        self, case: Case, asked: Check, subject: Subject, ran: list[CompiledCode | None] | None = None
+    ) -> tuple[list[Outcome], str]:
+        """Put a check to the case, with the subject as it is declared here; see `judge`.
+
+        ran: takes what is known of the code of all executions.
+        """
         session = Session(
             subject=subject,
             case=case,
@@ -140,6 +176,8 @@ class Trial:
         else:
             return outcomes, ""
         finally:
+            if ran is not None:
+                ran.append(session.compiled)
             self.code = joined(code for code in (self.code, session.compiled) if code is not None)
 
     def _run(self, subject: Subject, case: Case, **options: Any) -> Observation:

@@ -197,6 +197,22 @@ class Finding:
         return "; ".join(told + [v.shows for v in self.variants if v.shows and not v.passes])
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReadTree:
+    """How deep the code makes the sums of one reduction, and how deep its declaration lets them be.
+
+    role: a field of `Trees`. rows, columns: of the case at which the code was read. terms: of the sum whose
+    two depths, in additions that a term meets, differ most.
+    """
+
+    role: str
+    rows: int
+    columns: int
+    terms: int
+    compiled: int
+    declared: int
+
+
 @dataclass(kw_only=True)
 class Line:
     """What one check found on one subject with one dtype on one backend.
@@ -208,7 +224,7 @@ class Line:
     listed: recipes of the fixed list that are done.
     left_out: cases that known defects took from the search; excluded: their reasons, if no case is left.
     reach: what of the subject's sources ran that no line before it of the same process had seen.
-    path: of the subject's file.
+    path: of the subject's file. trees: declared ones, and how deep the compiled code makes their sums.
     """
 
     subject: str
@@ -240,6 +256,7 @@ class Line:
     empty: int = 0
     reach: Reach = NOTHING
     path: str = ""
+    trees: tuple[ReadTree, ...] = ()
 
     @property
     def outside(self) -> int:

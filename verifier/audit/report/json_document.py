@@ -74,6 +74,7 @@ def _line(line: Line) -> dict[str, object]:
         "errors": {block(text): block(detail) for text, detail in line.errors.items()},
         "skipped": block(line.skipped),
         "notes": [block(note) for note in line.notes],
+        "trees": [asdict(one) for one in line.trees],
         "seconds": round(line.seconds, 3),
     }
 

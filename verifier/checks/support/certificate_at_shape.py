@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 
 import numpy as np
@@ -26,6 +26,7 @@ from verifier.checks.support.obligations import discharged, finite_within
 from verifier.checks.support.only_path import CLAIMS, same_for_all
 from verifier.checks.support.reached_elements import elements_reached
 from verifier.checks.support.read_bounds import bound_read
+from verifier.checks.support.read_orders import OrderOfSum
 from verifier.checks.support.recorded_code import (
     COPIES,
     LANES,
@@ -38,6 +39,7 @@ from verifier.checks.support.recorded_code import (
     must_hold_for_all_inputs,
     recorded,
     recorded_filled,
+    recorded_run,
 )
 from verifier.execution.child_process import Runner
 from verifier.execution.record_graph import RecordedGraph
@@ -52,6 +54,31 @@ OF_COPIES = (
     "those of the others, in orders of their own, are compared with it on the values of the run alone"
 )
 _APPROXIMATE = (".approx", ".full")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstCertified:
+    """The first of several declarations of one kernel that is proved, and what of its code is proved besides.
+
+    orders: those of the sums in each proof, with the trees of `subject` that they were held against.
+    copies: whether lanes that hold the same elements may merge them in orders of their own, of which one was
+    read. texts: digests of the code that ran (`CompiledCode.texts`).
+    """
+
+    subject: Subject
+    certificate: Certificate
+    orders: tuple[tuple[OrderOfSum, ...], ...]
+    copies: bool
+    texts: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Proved:
+    """One proof, the claims that had to be admitted for it, and the orders of the sums."""
+
+    proof: CodeProof
+    admitted: str
+    orders: tuple[OrderOfSum, ...]
 
 
 def certified(
@@ -70,7 +97,7 @@ def certified_recordings(
     """Return what `certified` does, and of what it is proved."""
     try:
         found = recorded(subject, case, runner=runner, gradients=gradients)
-        proofs = tuple(_proofs(subject, case, found, gradients=gradients))
+        proofs = tuple(one.proof for one in _proofs(subject, case, found, gradients=gradients))
         must_be_what_each_call_gives(found)
     except RefusedError as error:
         return error.refusal, None
@@ -82,19 +109,21 @@ def certified_recordings(
 
 def first_certified(
     claims: Iterable[Subject], case: Case, *, runner: Runner, gradients: bool = False
-) -> tuple[Subject, Certificate] | Refusal:
+) -> FirstCertified | Refusal:
     """Return the first of several declarations of one kernel that is proved, and what is proved of it.
 
     The kernel is recorded once. A refusal is that of the first claim.
     """
     found: Recordings | None = None
     refused: Refusal | None = None
+    texts = frozenset[str]()
     for subject in claims:
         try:
             if found is None:
-                found = recorded(subject, case, runner=runner, gradients=gradients)
+                seen = recorded_run(subject, case, runner=runner, gradients=gradients)
+                found, texts = seen.found_as(Recordings), seen.compiled.texts if seen.compiled else texts
                 must_be_what_each_call_gives(found)
-            proofs = tuple(_proofs(subject, case, found, gradients=gradients))
+            proved = tuple(_proofs(subject, case, found, gradients=gradients))
         except RefusedError as error:
             if found is None or found.unlike:
                 return error.refusal
@@ -102,7 +131,14 @@ def first_certified(
             continue
         if why := _depends_on_lanes(subject, case, found, runner=runner, gradients=gradients):
             return Refusal(stage=LANES, why=why)
-        return subject, _certificate(subject, case, proofs, found, gradients=gradients)
+        proofs = tuple(one.proof for one in proved)
+        return FirstCertified(
+            subject=subject,
+            certificate=_certificate(subject, case, proofs, found, gradients=gradients),
+            orders=tuple(one.orders for one in proved),
+            copies=any(one.copies_differ for one in found.by_mode.values()),
+            texts=texts,
+        )
     return refused or Refusal(stage="the code is the declared computation", why="no claim was tried")
 
 
@@ -124,9 +160,9 @@ def _depends_on_lanes(
     return ""
 
 
-def _proofs(subject: Subject, case: Case, found: Recordings, *, gradients: bool) -> Iterator[CodeProof]:
+def _proofs(subject: Subject, case: Case, found: Recordings, *, gradients: bool) -> Iterator[_Proved]:
     """Yield what is proved with products fused and not; where both recorded the same, it is proved once."""
-    known: dict[tuple[str, str], CodeProof] = {}
+    known: dict[tuple[str, str], _Proved] = {}
     admitted = ""
     for mode, one in found.by_mode.items():
         must_hold_for_all_inputs(one, paths=True)
@@ -134,18 +170,20 @@ def _proofs(subject: Subject, case: Case, found: Recordings, *, gradients: bool)
             raise RefusedError(LAST_LANE, COPIES)
         said = one.digest, one.taken
         if said in known:
-            yield replace(known[said], contraction=mode, kernels=dict(one.kernels), mixed=())
+            proof = replace(known[said].proof, contraction=mode, kernels=dict(one.kernels), mixed=())
+            yield replace(known[said], proof=proof)
             continue
-        known[said], admitted = _proved(subject, case, mode, one, gradients=gradients, first=admitted)
+        known[said] = _proved(subject, case, mode, one, gradients=gradients, first=admitted)
+        admitted = known[said].admitted
         yield known[said]
 
 
 def _proved(
     subject: Subject, case: Case, mode: str, one: RecordedGraph, *, gradients: bool, first: str = ""
-) -> tuple[CodeProof, str]:
+) -> _Proved:
     """Prove what the certificate says of one recording that must hold for all inputs, or raise.
 
-    Returns the claims, too, that had to be admitted; first: those to admit first.
+    first: the claims to admit first.
     """
     if one.copies_differ and not merges_parts(op(subject.op), subject):
         raise RefusedError(LAST_LANE, COPIES)
@@ -200,7 +238,7 @@ def _proved(
         mixed=open_products,
         bound=bound_read(subject, case, found),
     )
-    return proof, found.admitted
+    return _Proved(proof=proof, admitted=found.admitted, orders=found.orders)
 
 
 def _fuses(graph: Graph) -> bool:
