@@ -101,6 +101,8 @@ def test_a_proposal_says_what_was_read(kernel_file, monkeypatch):
         "two_pass was read from the compiled code at 2x128, for all inputs of that shape with which every"
         in text
     )
+    settled = 'at 2x128 it has divide_by_n="division", mean_contraction="none", clamp=False and statistics 7'
+    assert settled in text
     assert 'variance="two_pass"' in text
     assert "refuted" not in text
 

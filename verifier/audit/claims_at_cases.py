@@ -45,6 +45,20 @@ class ClaimAtCase:
     subject: Subject
     proof: FirstCertified
 
+    @property
+    def text(self) -> str:
+        """Say what of a declaration the code settles at the shape of the proof."""
+        claim, shape = self.subject.claim, self.proof.certificate
+        merged = claim.variance_options.get("per_lane_means")
+        said = [
+            f'divide_by_n="{claim.divide_by_n}"',
+            f'mean_contraction="{claim.mean_contraction}"',
+            f"clamp={claim.clamp}",
+            *(["per_lane_means=True"] if merged else []),
+        ]
+        depth = claim.trees.statistics.depth(shape.columns)
+        return f"at {shape.rows}x{shape.columns} it has {', '.join(said)} and statistics {depth} deep"
+
     def speaks_of(self, case: Case) -> bool:
         """Return whether the values of a case are among those that the proof is about."""
         given = [tensor.double().abs().max() for tensor in case.given.values() if tensor.numel()]

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from strategies.values import Values
 from verifier.audit import rules
 from verifier.audit.claims_at_cases import own_runner
-from verifier.audit.read_claim import COLUMNS, PLACE, ROWS
-from verifier.cases.recipe import Recipe, build
+from verifier.audit.read_claim import COLUMNS, PLACE, ROWS, case_read
 from verifier.checks.support.certificate_at_shape import first_certified
 from verifier.checks.support.proved_claim import attempts, depths_read
 from verifier.execution import Runner
@@ -53,8 +51,7 @@ def declares_trees(subject: Subject) -> bool:
 
 
 def _read(subject: Subject, runner: Runner, dtype: str, *, gradients: bool) -> tuple[ReadTree, ...] | str:
-    recipe = Recipe(rows=ROWS, columns=COLUMNS, weight=Values(seed=1), bias=Values(seed=2))
-    case = build(op(subject.op), subject, dtype, recipe, gradients=gradients)
+    case = case_read(subject, dtype, gradients=gradients)
     if case is None or rules.outside(subject, case):
         return f"the subject takes no {ROWS} x {COLUMNS}"
     bare = subject.differing(trees=Trees())

@@ -129,6 +129,12 @@ def _by_likelihood(the_op: Op) -> tuple[str, ...]:
     return tuple(sorted(known, key=lambda name: (ranks.get(name, len(ranks)), name)))
 
 
+def case_read(subject: Subject, dtype: str, *, gradients: bool) -> Case | None:
+    """Return the case at which code is read where none is given; None: the subject takes no such case."""
+    recipe = Recipe(rows=ROWS, columns=COLUMNS, weight=Values(seed=1), bias=Values(seed=2))
+    return build(op(subject.op), subject, dtype, recipe, gradients=gradients)
+
+
 def read_claim(
     subject: Subject,
     runner: Runner,
@@ -148,9 +154,7 @@ def read_claim(
     if runner.backend != PLACE:
         return Refusal(stage=RECORDED, why=f"{runner.backend} records nothing")
     the_op = op(subject.op)
-    if case is None:
-        recipe = Recipe(rows=ROWS, columns=COLUMNS, weight=Values(seed=1), bias=Values(seed=2))
-        case = build(the_op, subject, dtype, recipe, gradients=subject.differentiable)
+    case = case or case_read(subject, dtype, gradients=subject.differentiable)
     if case is None:
         return Refusal(stage=RECORDED, why=f"the subject takes no {ROWS} x {COLUMNS}")
     found = first_certified(claims_of(subject, names), case, runner=runner)

@@ -20,6 +20,7 @@ from verifier.commands.describing.claims import (
     guesses,
     loses_large_means,
     parameters,
+    settled,
 )
 from verifier.commands.describing.found_function import found_function, origin
 from verifier.commands.describing.further_results import further_results
@@ -269,7 +270,7 @@ def _as_op(place: _Place, calling: Calling, seen: Seen) -> Proposal:
     read = read_claim(trial, runner, dtypes[0], names=names[:MOST_READ], gradients=False)
     if isinstance(read, ReadClaim) and the_op.needs_variance:
         names = (read.algorithm, *(n for n in names if n != read.algorithm))
-        what += f"{read.text}; "
+        what += f"{read.text}; {settled(read, runner, dtypes[0])}"
     fit = fitting(trial, runner, names, dtypes, backward=backward)
     kept = limits(trial, runner, dtypes[0], Runner)
     if names_of_results := further_results(trials, calling, language, runner, dtypes[0]):

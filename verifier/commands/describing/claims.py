@@ -11,7 +11,9 @@ from functools import cache
 from verifier.arithmetic.formats import Contraction
 from verifier.arithmetic.row_statistics import exact_statistics
 from verifier.arithmetic.trees.tree import any_order
+from verifier.audit.claims_at_cases import ClaimAtCase, claim_at
 from verifier.audit.examination import Examination
+from verifier.audit.read_claim import ReadClaim, case_read
 from verifier.audit.unpromised_dtypes import RIGHT, measured
 from verifier.bounds import table
 from verifier.bounds.variance import algorithms
@@ -100,6 +102,13 @@ def loses_large_means(name: str) -> bool:
     assert rows is not None
     claim = table.reduction("float32", any_order())
     return not math.isfinite(table.proved(name, exact_statistics(rows), claim).rstd)
+
+
+def settled(read: ReadClaim, runner: Runner, dtype: str) -> str:
+    """Say what else the compiled code settles of a declaration at the shape where it was read."""
+    case = case_read(read.subject, dtype, gradients=False)
+    found = None if case is None else claim_at(read.subject, case, runner, gradients=False)
+    return f"{found.text}; " if isinstance(found, ClaimAtCase) else ""
 
 
 def fitting(
