@@ -50,7 +50,11 @@ def test_the_algorithm_is_that_of_the_code_whatever_is_guessed(name, read):
 
 @pytest.mark.parametrize(
     ("name", "dtype", "form"),
-    [("softmax_triton", "float16", "recomputed"), ("rms_norm_triton", "bfloat16", "canonical")],
+    [
+        ("softmax_triton", "float16", "recomputed"),
+        ("rms_norm_triton", "bfloat16", "canonical"),
+        ("causal_softmax_triton", "float32", "canonical"),  # called without a mask
+    ],
 )
 def test_the_form_is_read_from_both_passes(name, dtype, form):
     declared = load_subject(builtin_folder() / f"{name}.py", name)

@@ -94,6 +94,9 @@ class ClaimsAtCases:
 
     def at(self, case: Case) -> ClaimAtCase | None:
         """Return what the code is proved to be at the call of a case; None: nothing was, in the time."""
+        if not all(tensor.is_floating_point() for tensor in case.given.values()):
+            self.unread["a mask in memory decides what is computed"] += 1
+            return None
         gradients = self._gradients(case)
         key = (str(self.subject.path), self.subject.name, claim_key(self.subject), *call_key(case), gradients)
         if key not in _known:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from strategies.values import Values
 from verifier.bounds.variance import algorithms
 from verifier.bounds.variance.options import option_rules
-from verifier.cases.recipe import Recipe, build
+from verifier.cases.recipe import Recipe, build, recorded_recipe
 from verifier.checks.support.certificate_at_shape import first_certified
 from verifier.execution import Runner
 from verifier.execution.backends import backend
@@ -130,9 +130,14 @@ def _by_likelihood(the_op: Op) -> tuple[str, ...]:
 
 
 def case_read(subject: Subject, dtype: str, *, gradients: bool) -> Case | None:
-    """Return the case at which code is read where none is given; None: the subject takes no such case."""
-    recipe = Recipe(rows=ROWS, columns=COLUMNS, weight=Values(seed=1), bias=Values(seed=2))
-    return build(op(subject.op), subject, dtype, recipe, gradients=gradients)
+    """Return the case at which code is read where none is given; None: the subject takes no such case.
+
+    A mask that may be left out is: it would be data that decides, of which no expression is recorded.
+    """
+    the_op = op(subject.op)
+    unmasked = recorded_recipe(the_op, subject, ROWS, COLUMNS, Values()).further
+    recipe = Recipe(rows=ROWS, columns=COLUMNS, weight=Values(seed=1), bias=Values(seed=2), further=unmasked)
+    return build(the_op, subject, dtype, recipe, gradients=gradients)
 
 
 def read_claim(
