@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from verifier.audit import rules, tally, unpromised_dtypes
-from verifier.audit.claims_at_cases import READING_SECONDS, ClaimsAtCases
+from verifier.audit.claims_at_cases import READING_SECONDS, SHORT_ROWS, ClaimsAtCases
 from verifier.audit.declared_trees import compiled_trees, told
 from verifier.audit.request import BUDGETS
 from verifier.audit.search import LEAST_STEERED, Ahead, Budget, Search
@@ -171,7 +171,11 @@ class Examination(Trial):
         if self.budget.until is not None:
             seconds = min(seconds, READING_SHARE * max(0.0, self.budget.until - time.monotonic()))
         return ClaimsAtCases(
-            subject=self.subject, runner=self.runner, seconds=seconds, budget=self.budget.words
+            subject=self.subject,
+            runner=self.runner,
+            seconds=seconds,
+            least=SHORT_ROWS[self.budget.size],
+            budget=self.budget.words,
         )
 
     def _tell_findings(self, line: Line) -> None:
