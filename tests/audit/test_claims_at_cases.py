@@ -165,15 +165,15 @@ def test_bounds_of_the_op_alone_are_no_larger_than_those_of_the_full_declaration
     assert np.max(wide["output"]) > 3.0 * np.max(named["output"])
 
 
-def line_of(path, **changes):
+def line_of(path, **options):
     with Runner("machine") as runner:
-        subject = with_read_claim(load_subject(path, "norm"), runner, "float32").differing(**changes)
         return Examination(
-            subject=subject,
+            subject=with_read_claim(load_subject(path, "norm"), runner, "float32"),
             check_name="forward_error",
             dtype="float32",
             runner=runner,
             budget=Budget(cases=5, whole=25),
+            **options,
         ).run()
 
 
@@ -192,6 +192,13 @@ def test_a_line_says_how_many_cases_are_held_to_their_own_code(kernel_file, monk
     assert "has no time to read more" in note
     assert read.worst.utilisation > unread.worst.utilisation
     assert line_verdict(unread) is Verdict.PASS
+
+
+def test_a_later_search_of_the_same_line_reads_nothing(kernel_file, monkeypatch):
+    monkeypatch.setattr(ClaimsAtCases, "at", lambda *_: pytest.fail("read"))
+    line = line_of(kernel_file(text_of(TWO_PASS, RECIPROCAL), head=""), first=1)
+    assert line_verdict(line) is Verdict.PASS
+    assert not any("proved anew" in note for note in line.notes)
 
 
 FICKLE = text_of(TWO_PASS, RECIPROCAL).replace(

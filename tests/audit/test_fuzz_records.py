@@ -25,7 +25,7 @@ from verifier.cases.recipe import Recipe, build
 from verifier.cases.recipe_json import recipe_document, recipe_of
 from verifier.ops import op
 from verifier.records.reach import CompiledForm, Reach, SourcePlace
-from verifier.records.verdict import Measured, Variant, Verdict
+from verifier.records.verdict import Measured, ReadTree, Variant, Verdict
 
 JOB = Job(path="k.py", subject="s", check="forward_error", dtype="float32", backend="eager")
 NORM = subject_of(KERNELS / "layer_norm_torch.py")
@@ -53,6 +53,7 @@ def a_line():
         measured=Counter({Measured(seen="x"): 2}),
         kappa=(math.inf, 0.0),
         reach=reach,
+        trees=(ReadTree(role="columns", rows=2, columns=128, terms=2, compiled=1, declared=3),),
     )
 
 
@@ -62,6 +63,7 @@ def test_a_line_comes_back_from_json_as_it_was():
     after = from_json(json.loads(text))
     assert json.dumps(to_json(after)) == text
     assert (after.reach, after.counts, after.measured) == (before.reach, before.counts, before.measured)
+    assert after.trees == before.trees
     assert after.findings[0].variants == before.findings[0].variants
     assert after.findings[0].case.tensors["input"].equal(before.findings[0].case.tensors["input"])
     assert math.isnan(after.outputs["output"].error)

@@ -163,9 +163,10 @@ class Examination(Trial):
     def _readings(self) -> ClaimsAtCases | None:
         """Return what reads the code at the calls of cases, of a claim that was read at another shape.
 
-        Only lines that show bounds do: what fails or passes elsewhere rests on the wide ones.
+        Only lines that show bounds do: what fails or passes elsewhere rests on the wide ones. So does what a
+        later search of the same line adds.
         """
-        if not self.subject.claim.read or self.check_name not in CODE_SHOWN_BY:
+        if self.first or not self.subject.claim.read or self.check_name not in CODE_SHOWN_BY:
             return None
         seconds = READING_SECONDS[self.budget.size]
         if self.budget.until is not None:
@@ -335,7 +336,7 @@ class Examination(Trial):
 
     def _compare_trees(self, line: Line) -> None:
         """Say which declared trees are not those of the compiled code."""
-        if self.budget.cases < LEAST_STEERED or self.budget.spent(0):
+        if self.first or self.budget.cases < LEAST_STEERED or self.budget.spent(0):
             return
         backward = self.check_name == "gradient" and bool(self.op.differentiable)
         read = compiled_trees(self.subject, self.runner, self.dtype, gradients=backward)

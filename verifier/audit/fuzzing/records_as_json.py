@@ -15,13 +15,14 @@ from verifier.records.verdict import (
     Line,
     Measured,
     Outcome,
+    ReadTree,
     Variant,
     Verdict,
     Worst,
 )
 
 Json = object
-_RECORDS = (CompiledForm, FailureKey, Finding, Line, Measured, Outcome, Reach, Variant, Worst)
+_RECORDS = (CompiledForm, FailureKey, Finding, Line, Measured, Outcome, Reach, ReadTree, Variant, Worst)
 _BY_NAME: Mapping[str, Callable[..., object]] = {one.__name__: one for one in _RECORDS}
 _KIND = "$"
 """The key under which a JSON object says of which kind it is."""
