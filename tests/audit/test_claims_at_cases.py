@@ -282,6 +282,16 @@ def test_a_declared_tree_that_is_not_the_compiled_one_is_named_with_both_depths(
     assert [(one.role, one.compiled, one.declared) for one in line.trees] == [("statistics", 7, depth)]
 
 
+def test_a_declared_tree_beside_the_op_alone_is_held_against_the_code(kernel_file):
+    """The algorithm is read; a tree that the code does not keep to is why nothing is."""
+    kept = line_of(kernel_file(text_of(TWO_PASS, TWO_PASS, ", trees=tree(depth=20)"), head="", name="a.py"))
+    assert kept.variance == "two_pass (read)"
+    broken = line_of(kernel_file(text_of(TWO_PASS, TWO_PASS, ", trees=tree(depth=3)"), head="", name="b.py"))
+    assert (broken.variance, line_verdict(broken)) == ("none", Verdict.UNDECIDED)
+    said = "a term of a sum of 128 meets 7 additions, 3 are declared"
+    assert any(said in note for note in broken.notes)
+
+
 def test_a_declared_tree_that_is_the_compiled_one_is_not_named(kernel_file):
     line, notes = noted(
         kernel_file(text_of(TWO_PASS, TWO_PASS, ', variance="two_pass", trees=tree(depth=7)'), head="")

@@ -34,7 +34,7 @@ def compiled_trees(
 
     gradients: of the backward pass, too.
     """
-    if not declares_trees(subject) or subject.claim.read or not op(subject.op).claimed(subject.claim):
+    if not (declares_trees(subject) and op(subject.op).claimed(subject.claim)):
         return ()
     if runner.backend != PLACE or subject.language == "torch":
         return ()

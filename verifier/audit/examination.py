@@ -10,6 +10,7 @@ from functools import cached_property
 from verifier.audit import rules, tally, unpromised_dtypes
 from verifier.audit.claims_at_cases import READING_SECONDS, SHORT_ROWS, ClaimsAtCases
 from verifier.audit.declared_trees import compiled_trees, told
+from verifier.audit.read_claim import why_unread
 from verifier.audit.request import BUDGETS
 from verifier.audit.search import LEAST_STEERED, Ahead, Budget, Search
 from verifier.audit.source_names import code_near_subject
@@ -333,6 +334,8 @@ class Examination(Trial):
             line.notes.append(f"the search ended early: {hopeless}")
         if line.counts[Verdict.NO_THEOREM] and not self.op.own and not self.op.claimed(self.subject.claim):
             line.notes.append(UNCLAIMED)
+            if why := why_unread(self.subject, self.dtype):
+                line.notes.append(f"nothing was read from the compiled code: {why}")
 
     def _compare_trees(self, line: Line) -> None:
         """Say which declared trees are not those of the compiled code."""

@@ -213,7 +213,7 @@ def with_read_claim(subject: Subject, runner: Runner, dtype: str) -> Subject:
     """
     if runner.backend != PLACE or not is_silent(subject) or backend(PLACE).refuses(subject, dtype):
         return subject
-    key = (str(subject.path), subject.name, dtype)
+    key = _key(subject, dtype)
     if key not in _read:
         # A process tells once what it has run of the sources: that of the audit is to tell it to its lines.
         with Runner(runner.backend, options=runner.options) as own:
@@ -222,3 +222,13 @@ def with_read_claim(subject: Subject, runner: Runner, dtype: str) -> Subject:
     if isinstance(found, Refusal):
         return subject
     return found.subject.differing(read=f"read at {ROWS}x{COLUMNS}")
+
+
+def why_unread(subject: Subject, dtype: str) -> str:
+    """Say why nothing was read of a declaration that names nothing; "" where nothing was asked for."""
+    found = _read.get(_key(subject, dtype)) if is_silent(subject) else None
+    return f"it was not shown that {found.stage} ({found.why})" if isinstance(found, Refusal) else ""
+
+
+def _key(subject: Subject, dtype: str) -> tuple[str, str, str]:
+    return str(subject.path), subject.name, dtype
