@@ -30,7 +30,8 @@ _RUNS, _OF_ELEMENT, _WITH_GRADIENTS = 0.3, 1e-4, 2.5
 Measured on one core of a server: 0.2 to 0.4 s at 4 x 33, 0.6 s at 1 x 4096; with gradients 0.4 to 0.9 s at
 4 x 33.
 """
-_MOST_KNOWN = 512
+_MOST_KNOWN = 128
+"""Readings that a process remembers; one of a long row takes some 0.3 MB."""
 
 
 def price(case: Case, *, gradients: bool) -> float:
