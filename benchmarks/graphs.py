@@ -1,12 +1,13 @@
 """Replays the recorded expressions of all built-in kernels on other inputs, and times the recording.
 
     python benchmarks/graphs.py [part of a name] [rows] [columns]
+    python benchmarks/graphs.py --replays > benchmarks/results/replays.md
     python benchmarks/graphs.py --costs [names of kernel files ...] > benchmarks/results/graphs.md
 
 Of each kernel and dtype: results of which every bit is that of a run, of which some are unknown, and those
 that differ (there must be none); what decides on data; times of a plain run and of one that records.
-With `--costs` a page: what recording and certifying each kernel costs, against what it may cost
-(`graph_costs.py` says what is measured, and how).
+With `--replays` a page of them. With `--costs` a page of what recording and certifying each kernel costs,
+against what it may cost (`graph_costs.py` says what is measured, and how).
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from verifier.subjects.load_file import builtin_files, load_subjects
 T = TypeVar("T")
 MOST_TIMES, MOST_BYTES, MOST_SECONDS = 5.0, 2 << 30, 2.0
 """What a recording may cost beside a plain run, what it may hold, and what a certificate may cost."""
+MASKS = ("mask", "attn_bias")
+"""Arguments that are left out: what decides on data is not followed."""
 _COSTS = Path(__file__).with_name("graph_costs.py")
 
 
@@ -52,6 +55,30 @@ def main(part: str = "", rows: str = "4", columns: str = "33") -> int:
                 for line, differs in replayed(subject, dtype, int(rows), int(columns)):
                     print(line, flush=True)
                     wrong += differs
+    return int(wrong > 0)
+
+
+def replays(rows: int = 4, columns: int = 33) -> int:
+    """Print the page of replays of all kernels; 1 if a result differs."""
+    wrong = 0
+    print("# Recorded expressions, evaluated on other inputs\n")
+    print(_made("--replays"))
+    print(
+        f"Each kernel is recorded on one input, of {rows} rows of {columns} columns, forward and backward, "
+        "and run on another: so many of its results have every bit of that run when the recorded expressions "
+        "are evaluated on the other input. A result that is not known is none that differs. Masks are left "
+        "out where they may be.\n"
+    )
+    print("| kernel | results with every bit | not known |\n|---|---|---|")
+    for file in builtin_files():
+        for subject in load_subjects(file) if not file.stem.endswith("_torch") else ():
+            told = [one for dtype in subject.dtypes for one in replayed(subject, dtype, rows, columns)]
+            wrong += sum(differs for _, differs in told)
+            parts = [line.removeprefix(f"{subject.name} ").split("; ") for line, _ in told]
+            equal = ", ".join(notes[0].replace(":", "").removesuffix(" results equal") for notes in parts)
+            further = dict.fromkeys(note for notes in parts for note in notes[1:-2])
+            unknown = "; ".join(further).replace(f"{_COSTS.parents[1]}/", "")
+            print(f"| `{subject.name}` | {equal} | {unknown} |", flush=True)
     return int(wrong > 0)
 
 
@@ -80,11 +107,7 @@ def _measured(names: list[str], dtype: str) -> Iterator[dict[str, Any]]:
 def page(measured: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield a Markdown page of what `graph_costs.py` measured; what costs more than it may is in bold."""
     yield "# What recording and certifying costs\n"
-    yield (
-        f"Made by `python benchmarks/graphs.py --costs` on {dt.datetime.now(tz=dt.UTC):%Y-%m-%d}, "
-        f"{os.cpu_count()} cores of {_processor()}, Python {platform.python_version()}, "
-        f"NumPy {np.__version__}, torch {torch.__version__}, Triton {triton.__version__}.\n"
-    )
+    yield _made("--costs")
     yield (
         f"Recording is to take at most {MOST_TIMES:g} times a plain run, a certificate at most "
         f"{MOST_SECONDS:g} s at 2 x 4096 when all is compiled, and a recording at 2 x 65536 is to hold "
@@ -103,6 +126,14 @@ def page(measured: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         for way, label in (("forward", "forward"), ("gradients", "with gradients")):
             if way in one:
                 yield f"| {one['kernel']} | {one['dtype']} | {label} | {_cells(one[way])} |"
+
+
+def _made(option: str) -> str:
+    return (
+        f"Made by `python benchmarks/graphs.py {option}` on {dt.datetime.now(tz=dt.UTC):%Y-%m-%d}, "
+        f"{os.cpu_count()} cores of {_processor()}, Python {platform.python_version()}, "
+        f"NumPy {np.__version__}, torch {torch.__version__}, Triton {triton.__version__}.\n"
+    )
 
 
 def _cells(found: Mapping[str, Any]) -> str:
@@ -137,12 +168,9 @@ def replayed(subject: Subject, dtype: str, rows: int, columns: int) -> Iterator[
     """Give what a replay shows, in a line, and whether a result differs."""
     the_op, place = op(subject.op), backend("machine")
     grad = bool(the_op.differentiable) and subject.differentiable
-    one, other = (
-        build(
-            the_op, subject, dtype, Recipe(rows=rows, columns=columns, input=Values(seed=n)), gradients=grad
-        )
-        for n in (0, 1)
-    )
+    without = tuple((name, None) for name in MASKS if name in subject.signature)
+    recipes = (Recipe(rows=rows, columns=columns, input=Values(seed=n), further=without) for n in (0, 1))
+    one, other = (build(the_op, subject, dtype, recipe, gradients=grad) for recipe in recipes)
     with session() as opened:
         seen, plain = _second(lambda: execute(subject, other, backend=place, gradients=grad))
         recording, recorded = _second(lambda: record(subject, one, backend=place, gradients=grad))
@@ -176,4 +204,5 @@ def _second(run: Callable[[], T]) -> tuple[T, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(costs(sys.argv[2:]) if sys.argv[1:2] == ["--costs"] else main(*sys.argv[1:]))
+    first, *more = sys.argv[1:] or [""]
+    sys.exit(costs(more) if first == "--costs" else replays() if first == "--replays" else main(first, *more))

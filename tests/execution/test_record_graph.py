@@ -42,6 +42,10 @@ def case_of(subject, dtype, seed, gradients):
         ("rms_norm_triton", "float16", True),
         ("softmax_online_triton", "float32", True),
         ("softmax_triton", "float16", True),
+        ("layer_norm_two_pass_cuda", "float16", True),
+        ("layer_norm_welford_cuda", "bfloat16", False),
+        ("group_norm_tiled_triton", "float32", True),
+        ("batch_norm_tiled_triton", "float16", True),
     ],
 )
 def test_replay_gives_every_bit_of_another_run(name, dtype, gradients):
