@@ -43,11 +43,10 @@ def one_plus(row, eps, *, centred):
     return normalized({**row, "weight": [1 + w for w in row["weight"]]}, eps, centred=centred)
 
 
-def gated_first(row, eps):
-    gated = [x * g * sigmoid(g) for x, g in zip(row["input"], row["gate"], strict=True)]
-    return normalized(
-        {"weight": row.get("weight", [mpf(1)] * len(gated)), "input": gated}, eps, centred=False
-    )
+def gated_first(row, eps, *, centred, silu):
+    pairs = zip(row["input"], row["gate"], strict=True)
+    u = [x * (g * sigmoid(g) if silu else sigmoid(g)) for x, g in pairs]
+    return normalized({**row, "input": u}, eps, centred=centred)
 
 
 def dynamic_tanh(row, eps):
@@ -71,7 +70,13 @@ def poly_norm(row, eps):
 
 MEANINGS = {
     "poly_norm": poly_norm,
-    "silu_gate_rms_norm": gated_first,
+    **{
+        f"{'silu' if silu else 'sigmoid'}_gate_{norm}_norm": lambda row, eps, n=norm, s=silu: gated_first(
+            row, eps, centred=n == "layer", silu=s
+        )
+        for norm in ("rms", "layer")
+        for silu in (True, False)
+    },
     "dynamic_tanh": dynamic_tanh,
     **{
         f"{norm}_norm_one_plus_weight": lambda row, eps, n=norm: one_plus(row, eps, centred=n == "layer")

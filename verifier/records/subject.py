@@ -41,8 +41,9 @@ class Domain:
     Outside by shape, layout or absent arguments it must refuse or still be right; outside by values alone,
     which no launch can look at, nothing is promised (docs/decisions/outside-by-values.md).
 
-    `max_kappa` bounds |mean| / standard deviation of every row, `max_abs` bounds |input|,
-    `max_columns` and `max_rows` bound the extents, `min_columns` and `min_rows` too;
+    `max_kappa` bounds |mean| / standard deviation of every row and `max_abs` each |element|, of what is
+    normalized: the input, its sum with a residual, what a gate makes of it. `max_columns` and `max_rows`
+    bound the extents, `min_columns` and `min_rows` too;
     `layouts` lists the layouts accepted for each tensor (None: every layout).
     `min_eps` is the least eps that is promised. Without one all are, but an eps of zero may be refused, and
     with an eps below `USUAL_EPS` a result without a theorem is no finding.
