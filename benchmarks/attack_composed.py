@@ -40,7 +40,7 @@ FORMATS = (
 """Dtypes of the tensors, and of all that is computed."""
 NAMED = (sequential(), pairwise(), tree(lanes=4), tree(lanes=16), tree(chunks=3))
 GATED = tuple(f"{norm}_norm_{gate}_gate" for norm in ("layer", "rms") for gate in ("silu", "sigmoid"))
-GATED += ("silu_gate_rms_norm",)
+GATED += tuple(f"{gate}_gate_{norm}_norm" for norm in ("layer", "rms") for gate in ("silu", "sigmoid"))
 OFFSET = ("layer_norm_one_plus_weight", "rms_norm_one_plus_weight")
 WHOLE = ("dynamic_tanh", "poly_norm")
 """Ops with a parameter that acts on all elements."""

@@ -25,6 +25,7 @@ an audit needs that, and it is no part of the kernel.
 """
 
 GATED = tuple(f"{norm}_norm_{gate}_gate" for norm in ("layer", "rms") for gate in ("silu", "sigmoid"))
+GATE_FIRST = tuple(f"{gate}_gate_{norm}_norm" for norm in ("layer", "rms") for gate in ("silu", "sigmoid"))
 OFFSET = ("layer_norm_one_plus_weight", "rms_norm_one_plus_weight")
 MASKED = ("masked_softmax", "masked_log_softmax", "causal_softmax", "causal_log_softmax")
 UNMEASURED = (
@@ -38,8 +39,8 @@ UNMEASURED = (
     "instance_norm",
     *OFFSET,
     *GATED,
+    *GATE_FIRST,
     *MASKED,
-    "silu_gate_rms_norm",
 )
 """Ops of subjects that no grid has: some return the sum as well, a tensor more than S3's fused load moves."""
 

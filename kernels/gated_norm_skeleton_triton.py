@@ -24,13 +24,13 @@ DTYPES = ("float16", "bfloat16", "float32")
 
 
 @triton.jit
-def _logistic(gate):
+def logistic(gate):
     # Where the exponential overflows the quotient is 0, which it is to within the smallest numbers.
     return divide(tl.full(gate.shape, 1.0, gate.dtype), 1.0 + tl.exp(-gate))
 
 
 @triton.jit
-def _affine(value, weight, bias, column, inside, weight_step, bias_step, ACCUMULATE: tl.constexpr):
+def affine(value, weight, bias, column, inside, weight_step, bias_step, ACCUMULATE: tl.constexpr):
     if weight is not None:
         value *= tl.load(weight + column * weight_step, mask=inside, other=0.0).to(ACCUMULATE)
     if bias is not None:
@@ -80,11 +80,11 @@ def _forward(
         value = tl.load(x + column * x_column, mask=inside, other=0.0).to(ACCUMULATE)
         if MEAN is not None:
             value = value - mean
-        out = _affine(value * rstd, weight, bias, column, inside, weight_step, bias_step, ACCUMULATE)
+        out = affine(value * rstd, weight, bias, column, inside, weight_step, bias_step, ACCUMULATE)
         z = tl.load(gate + column * gate_column, mask=inside, other=0.0).to(ACCUMULATE)
         if SILU:
             out *= z
-        tl.store(y + column, out * _logistic(z), mask=inside)
+        tl.store(y + column, out * logistic(z), mask=inside)
 
 
 @triton.jit
@@ -99,7 +99,7 @@ def _tile(
         hat = tl.where(inside, hat - mean, 0.0)
     hat *= rstd
     z = tl.load(gate + column * gate_column, mask=inside, other=0.0).to(ACCUMULATE)
-    of_norm = d * _logistic(z)
+    of_norm = d * logistic(z)
     if SILU:
         of_norm *= z
     g = of_norm
@@ -114,8 +114,8 @@ def _store_gate(
     SILU: tl.constexpr, ACCUMULATE: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the gate: that of the output times the norm times the slope of the gate's function."""
-    out = _affine(hat, weight, bias, column, inside, weight_step, bias_step, ACCUMULATE)
-    sigmoid = _logistic(z)
+    out = affine(hat, weight, bias, column, inside, weight_step, bias_step, ACCUMULATE)
+    sigmoid = logistic(z)
     slope = sigmoid * (1.0 - sigmoid)
     if SILU:
         slope = sigmoid + z * slope
@@ -305,12 +305,17 @@ def _launch_backward(gradients, parameters, tensors, vectors, mean, rstd, silu):
     skeleton.join_parts(zip(parts, parameters, strict=True), programs, columns)
 
 
+def refuse_gate(op, input, gate):
+    """Raises where a gate is not what the kernels can read beside the input."""
+    if gate.shape != input.shape or gate.dtype != input.dtype or gate.device != input.device:
+        raise ValueError(f"{op} takes a gate of the shape, dtype and device of input.")
+
+
 def gated_norm(op, input, gate, normalized_shape, weight, bias, eps, *, mean_of, silu):
     """Normalizes over the last dimensions and multiplies by the gate; returns the output and statistics.
 
     mean_of: `mean_of_row`, or None for a norm that takes no mean away.
     """
     columns = skeleton.normalized_columns(op, input, normalized_shape, weight=weight, bias=bias)
-    if gate.shape != input.shape or gate.dtype != input.dtype or gate.device != input.device:
-        raise ValueError(f"{op} takes a gate of the shape, dtype and device of input.")
+    refuse_gate(op, input, gate)
     return _GatedNorm.apply(input, gate, weight, bias, columns, float(eps), mean_of, silu)

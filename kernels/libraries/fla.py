@@ -205,6 +205,18 @@ def fla_rmsnorm_fn_gate_first(input, gate, weight, eps=1e-6):
     return rmsnorm_fn(input, weight, None, gate, eps, norm_before_gate=False)
 
 
+@subject(
+    op="silu_gate_layer_norm",
+    formula="canonical",
+    domain=CENTRED,
+    **{**WEIGHTED, "known_defects": (UNDEFINED_LANES_OF_GATE,)},
+)
+def fla_layernorm_fn_gate_first(input, gate, weight, bias=None, eps=1e-6):
+    from fla.modules.norm.layernorm_gated import layernorm_fn
+
+    return layernorm_fn(input, weight, bias, gate, eps, norm_before_gate=False)
+
+
 # -- softmax, norms of queries and keys -----------------------------------------------------------
 
 
@@ -326,22 +338,6 @@ def layer_norm_silu_gate_linear(input, gate, weight, bias, linear_weight, linear
 
 def rms_norm_silu_gate_linear(input, gate, weight, linear_weight, linear_bias, eps):
     return linear(_scaled(_of_length(input, eps), weight, None) * silu(gate), linear_weight, linear_bias)
-
-
-def silu_gate_layer_norm(input, gate, weight, bias, eps):
-    return _scaled(_centred(input * silu(gate), eps), weight, bias)
-
-
-@subject(
-    op="unknown",
-    specification=silu_gate_layer_norm,
-    domain=CENTRED,
-    **{**WEIGHTED, "known_defects": (UNDEFINED_LANES_OF_GATE,)},
-)
-def fla_layernorm_fn_gate_first(input, gate, weight, bias=None, eps=1e-6):
-    from fla.modules.norm.layernorm_gated import layernorm_fn
-
-    return layernorm_fn(input, weight, bias, gate, eps, norm_before_gate=False)
 
 
 @subject(op="unknown", specification=layer_norm_linear, domain=CENTRED, **OF_PRODUCTS)

@@ -83,6 +83,9 @@ def built_in(name):
         ("l2_norm_triton", "float16", True),
         ("layer_norm_silu_gate_triton", "bfloat16", True),
         ("silu_gate_rms_norm_triton", "float16", True),
+        ("sigmoid_gate_rms_norm_triton", "bfloat16", True),
+        ("silu_gate_layer_norm_triton", "float16", True),
+        ("sigmoid_gate_layer_norm_triton", "float32", True),
         ("dynamic_tanh_triton", "float16", True),
         ("poly_norm_triton", "float32", True),
     ],
@@ -287,20 +290,42 @@ def test_a_faulty_kernel_is_refused(runner, name, stage, why):
 @pytest.mark.parametrize(
     ("written", "instead"),
     [
-        ("1.0 + tl.exp(-z)", "1.0 + tl.exp(z)"),
-        ("1.0 + tl.exp(-z)", "1.0 + tl.exp2(-z)"),
-        ("1.0 + tl.exp(-z)", "1.0000001 + tl.exp(-z)"),
-        ("1.0 + tl.exp(-z)", "1.0 + tl.exp2(-z * 1.4426949)"),  # log2(e) is 1.442695
-        ("1.0 + tl.exp(-z)", "1.0 + tl.exp(-z.to(tl.float16).to(tl.float32))"),
-        ("slope = sigmoid + z * sigmoid", "slope = sigmoid + value * sigmoid"),
+        ("1.0 + tl.exp(-gate)", "1.0 + tl.exp(gate)"),
+        ("1.0 + tl.exp(-gate)", "1.0 + tl.exp2(-gate)"),
+        ("1.0 + tl.exp(-gate)", "1.0000001 + tl.exp(-gate)"),
+        ("1.0 + tl.exp(-gate)", "1.0 + tl.exp2(-gate * 1.4426949)"),  # log2(e) is 1.442695
+        ("1.0 + tl.exp(-gate)", "1.0 + tl.exp(-gate.to(tl.float16).to(tl.float32))"),
+        ("slope = sigmoid + z * slope", "slope = sigmoid + value * slope"),
         ("(1.0 - sigmoid)", "(1.0 + sigmoid)"),
-        ("(z * sigmoid) * rstd * g", "(z * sigmoid) * rstd * d"),
-        ("u = value * (z * sigmoid)", "u = value * (sigmoid * sigmoid)"),
+        ("sum_hat_g += hat * g", "sum_hat_g += hat * rstd * g"),
+        ("product(value, opened)", "product(sigmoid, opened)"),
+        ("du * opened", "du * sigmoid"),
     ],
 )
 def test_another_gate_or_gradient_of_one_is_refused(runner, written, instead):
-    subject = planted({written: instead}, KERNELS / "silu_gate_rms_norm_triton.py")
-    recipe = Recipe(rows=2, columns=12, input=Values(seed=0), weight=Values(seed=1))
+    assert_refused(runner, "silu_gate_rms_norm_triton", written, instead)
+
+
+@pytest.mark.parametrize(
+    ("written", "instead"),
+    [
+        ("u = u - mean\n", "u = u + mean\n"),
+        ("u = tl.where(inside, u - mean, 0.0)", "u = tl.where(inside, u - 2.0 * mean, 0.0)"),
+        ("lanes += u\n", "lanes += u * u\n"),
+        ("through += c2", "through -= c2"),
+        ("sum_g += g", "sum_g += hat"),
+        ("du * value * slope", "(du + c2 * rstd) * value * slope"),
+        ("u = u - tl.load(means + row)", "u = u - tl.load(rstds + row)"),
+        ("part_db += d\n", "part_db += d * d\n"),
+    ],
+)
+def test_another_mean_of_what_is_gated_is_refused(runner, written, instead):
+    assert_refused(runner, "sigmoid_gate_layer_norm_triton", written, instead)
+
+
+def assert_refused(runner, name, written, instead):
+    subject = planted({written: instead}, KERNELS / f"{name}.py")
+    recipe = Recipe(rows=2, columns=12, input=Values(seed=0), weight=Values(seed=1), bias=Values(seed=2))
     case = build(op(subject.op), subject, "float32", recipe, gradients=True)
     assert isinstance(certified(subject, case, runner=runner, gradients=True), Refusal)
 

@@ -34,7 +34,7 @@ ONE_SHAPE = {"min_columns": 33, "max_columns": 33, "max_rows": 4}
 CHECKS = ("forward_error", "gradient")
 RECORDED, ONE_SMALL_SHAPE = ("running_bound",), {"min_columns": 5, "max_columns": 5, "max_rows": 3}
 """What compares a norm that no op describes with the roundings of its code, which it records."""
-OF_FEW = {"fla_softmax_backward": ("global_state",), "fla_layernorm_fn_gate_first": ("finite",)}
+OF_FEW = {"fla_softmax_backward": ("global_state",)}
 """What is asked of a norm of which no form or no recording is known."""
 
 

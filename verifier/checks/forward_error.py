@@ -60,6 +60,8 @@ CATCHES = (
     "dropout_times_what_is_kept",
     "gate_before_the_norm",
     "gate_opened_in_half",
+    "gate_times_its_sigmoid",
+    "mean_of_input_past_the_gate",
     "length_of_a_mean_square",
     "powers_in_half",
     "weights_of_powers_reversed",

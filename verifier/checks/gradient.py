@@ -42,6 +42,7 @@ CATCHES = (
     "gradient_of_a_power_with_fixed_size",
     "gradient_beside_the_gate",
     "gradient_of_gate_past_the_norm",
+    "gradient_of_gate_without_mean_term",
     "gradient_along_the_row_kept",
     "gradient_through_the_mask",
     "gradient_of_masked_row_nan",

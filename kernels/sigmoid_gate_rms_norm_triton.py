@@ -1,0 +1,42 @@
+"""RMS normalization of input * sigmoid(gate) in Triton, forward and backward, for any layout.
+
+The product is made in fp32 and not rounded to less.
+
+A row that holds NaN comes out as NaN. Beyond 1e15 in magnitude the squares of what is gated may overflow in
+fp32: the kernel makes no promise there.
+"""
+
+from pathlib import Path
+
+from verifier import Domain, Source, load, subject
+
+SOURCE = Source(
+    title="vLLM, rmsnorm_fn of layernorm_guard with norm_before_gate=False, activation sigmoid",
+    author="vLLM project",
+    url="https://github.com/vllm-project/vllm",
+    licence="Apache-2.0",
+    changed="written anew: every stride and rank, a missing weight, 64-bit offsets, rows of any length, fp32 "
+    "parts in a fixed order",
+)
+
+gate_first = load(Path(__file__).with_name("gate_first_skeleton_triton.py")).module
+skeleton = gate_first.skeleton
+
+
+@subject(
+    op="sigmoid_gate_rms_norm",
+    language="triton",
+    source=SOURCE,
+    formula="canonical",
+    accumulates="float32",
+    dtypes=gate_first.DTYPES,
+    trees=skeleton.TREES,
+    divide_by_n="division",
+    mean_contraction="none",  # the mean square ends in an IEEE division, which no compiler contracts
+    domain=Domain(max_abs=1e15, parameter_dtypes=skeleton.PARAMETER_DTYPES),
+    guarantees=skeleton.GUARANTEES,
+)
+def sigmoid_gate_rms_norm_triton(input, gate, normalized_shape, weight=None, eps=1e-6):
+    return gate_first.gate_first_norm(
+        "sigmoid_gate_rms_norm", input, gate, normalized_shape, weight, None, eps, centred=False, silu=False
+    )
