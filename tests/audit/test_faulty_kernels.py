@@ -138,6 +138,7 @@ SHOWN_BY = {
     "nan_of_gradient_becomes_zero": lambda case: not finite(case, "grad_output"),
     "infinity_of_gradient_clamped": lambda case: infinite(case, "grad_output"),
     "nan_of_gate_becomes_zero": lambda case: not finite(case, "gate"),
+    "gate_opened_by_a_tangent": lambda case: case.elements and case.given["gate"].abs().max() > 5,
     "rows_evenly_spaced": lambda case: case.given["input"].dim() > 2 and "input" in case.layouts,
     "saved_rstd_evenly_spaced": lambda case: "rstd" in case.layouts,
     "bias_forgotten_in_long_rows_without_grad_triton": lambda case: case.columns > 4096,

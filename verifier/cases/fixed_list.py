@@ -15,7 +15,7 @@ from verifier.cases.pairwise import Choice, Factor, pairwise
 from verifier.cases.plan import EDGE_EPS, GRADIENT_HAZARDS, Plan
 from verifier.cases.possible_choices import FEW_COLUMNS, MILDEST, STRENGTHS, Aimed, Possible, shows
 from verifier.cases.recipe import Recipe
-from verifier.ops import Shapes
+from verifier.ops import Op, Shapes
 from verifier.ops import op as named_op
 from verifier.records.case import Case
 from verifier.records.subject import INPUT, PARAMETERS, Domain, Subject
@@ -67,7 +67,7 @@ def covering(
     number = 0
 
     def wanted(choice: Choice) -> bool:
-        made[:] = [_recipe(choice, number, possible.op.varied)]
+        made[:] = [_recipe(choice, number, possible.op)]
         return accept(made[0])
 
     early = [*_aligned_otherwise(subject, plan, possible).values()]
@@ -234,7 +234,7 @@ def _plain(shape: tuple[int, int], possible: Possible, **levels: object) -> Reci
     values = {"hazard": "ordinary", "strength": MILDEST, "gradient": "ordinary", "joint": None}
     given = {name: name in possible.given for name in ("weight", "bias", *possible.op.varied)}
     held = {"shape": shape, "variant": 0, "layout": (), "eps": possible.plan.eps[0]}
-    return _recipe({**held, **values, **given, **levels}, 0, possible.op.varied)
+    return _recipe({**held, **values, **given, **levels}, 0, possible.op)
 
 
 def _only_misaligned(level: Sequence[tuple[str, Layout]]) -> bool:
@@ -263,7 +263,7 @@ def _strengths(hazards: Sequence[str], plan: Plan, carriers: Sequence[str]) -> F
     return Factor(name="strength", levels=levels, weights=[mild] + [1.0] * (len(levels) - 1))
 
 
-def _recipe(choice: Choice, number: int, varied: tuple[str, ...]) -> Recipe:
+def _recipe(choice: Choice, number: int, op: Op) -> Recipe:
     (rows, columns), aimed = choice["shape"], choice["strength"]
     held = choice.get("parameter_dtype")
     weight_dtype, bias_dtype = held if isinstance(held, tuple) else (held, None)
@@ -279,7 +279,7 @@ def _recipe(choice: Choice, number: int, varied: tuple[str, ...]) -> Recipe:
         ),
         weight=Values(seed=number) if choice["weight"] else None,
         bias=Values(seed=number) if choice["bias"] else None,
-        further=tuple((name, Values(seed=number) if choice[name] else None) for name in varied),
+        further=tuple((name, _varied(op, name, number) if choice[name] else None) for name in op.varied),
         grad_output=Values(seed=number, hazard=choice["gradient"]),
         joint=choice["joint"],
         layouts=choice["layout"],
@@ -288,6 +288,12 @@ def _recipe(choice: Choice, number: int, varied: tuple[str, ...]) -> Recipe:
         bias_dtype=bias_dtype,
     )
     return recipe.carried_by(aimed.tensor)
+
+
+def _varied(op: Op, name: str, number: int) -> Values:
+    """Return the ordinary numbers of a tensor in a case, multiplied by the next of the op's powers of two."""
+    scales = op.scales.get(name, (0,))
+    return Values(seed=number, scale=scales[number % len(scales)])
 
 
 def to_be_tried(subject: Subject, plan: Plan) -> list[str]:

@@ -60,6 +60,7 @@ CATCHES = (
     "dropout_times_what_is_kept",
     "gate_before_the_norm",
     "gate_opened_in_half",
+    "gate_opened_by_a_tangent",
     "gate_times_its_sigmoid",
     "mean_of_input_past_the_gate",
     "length_of_a_mean_square",

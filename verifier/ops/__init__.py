@@ -184,7 +184,8 @@ class Op:
     `own` says that the exact meaning is the subject's `specification`; `parameters` are the tensors of one
     row, alike for all rows; `wholes` are parameters each of whose numbers acts on all elements (a learned
     scale), so that its gradient is a sum of all; `varied` names tensors, besides input, weight, bias and
-    grad_output, whose values and presence the search varies as it does those of weight.
+    grad_output, whose values and presence the search varies as it does those of weight; `scales` says of such
+    a tensor by which powers of two the fixed list multiplies its numbers, in one case after the other.
     `theorems` are those of docs/explanation/bounds.md that results rest on besides the theorems of statistics
     (T1 to T9) and of operations one by one (T10).
     `default_eps(dtype)` is what an eps of None means, None where that is not settled; `default_eps` itself is
@@ -227,6 +228,7 @@ class Op:
     wholes: tuple[str, ...] = ()
     default_eps: Callable[[str], float | None] | None = None
     varied: tuple[str, ...] = ()
+    scales: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     own: bool = False
     theorems: tuple[str, ...] = ()
     needs_variance: bool = True

@@ -18,6 +18,9 @@ from verifier.ops.rows import formula, trailing_dimensions
 
 GATE = "gate"
 Activation = Literal["silu", "sigmoid"]
+WIDTHS = {GATE: (0, 3, 0, 5)}
+"""Powers of two of normal gates. Every other case has ordinary ones; of the rest, some go to +-25 or so, where a
+sigmoid made of a tangent has lost its digits, and some to +-100, where the exponential overflows."""
 OVER = " over the trailing dimensions"
 SUMMARIES = {"silu": "gate * sigmoid(gate)", "sigmoid": "sigmoid(gate)"}
 
@@ -137,6 +140,7 @@ def gated_op(norm: Op, activation: Activation, *, centred: bool) -> Op:
         tensors=tensors,
         differentiable=tensors,
         varied=(GATE,),
+        scales=WIDTHS,
         forms=forms,
         shapes=partial(trailing_dimensions.shapes, tensors=norm.tensors, like=(GATE,)),
         problem=partial(formula.problem, form=next(iter(forms.values())), centred=centred, further=(GATE,)),
