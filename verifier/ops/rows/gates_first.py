@@ -88,12 +88,15 @@ def gate_first_forms(norm: Op, activation: Activation, *, centred: bool) -> dict
 
 
 def normalized(tensors: Tensors, _scalars: Scalars, *, activation: Activation) -> torch.Tensor:
-    """Return what is gated, in float64: of the input's shape and layout."""
+    """Return what is gated, in float64: of the input's shape and layout.
+
+    A gate of -infinity is shut, though -inf * 0 is NaN.
+    """
     x, gate = tensors["input"], tensors.get(GATE)
     assert x is not None
     if gate is None:
         return x
-    z = gate.double()
+    z = gate.double().clamp(min=torch.finfo(torch.float64).min)
     opened = torch.sigmoid(z)
     return x.double() * (z * opened if activation == "silu" else opened)
 
