@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -261,7 +262,13 @@ def _allowed(session: Session) -> float:
     }
     exact = session.truth.exact.get("rstd")
     rstd = 1.0 + (0.0 if exact is None else float(np.max(exact.magnitude(), initial=0.0)))
-    product = rstd**2 * largest.get("grad_output", 1.0) * largest.get("weight", 1.0)
+    product = largest.get("grad_output", 1.0) * largest.get("weight", 1.0)
+    if (
+        exact is None and session.op.reads_eps
+    ):  # what is normalized is made of the input: that is a factor, too
+        rstd = 1.0 + max(case.eps, sys.float_info.min) ** -0.5
+        product *= largest["input"] ** 2
+    product *= rstd**2
     if session.op.varied:  # a gate multiplies what the bias is part of, and its derivatives grow with it
         product *= largest.get("bias", 1.0) * math.prod(largest.get(n, 1.0) ** 2 for n in session.op.varied)
     weights = LARGEST_WEIGHT**2 * case.elements * max(case.columns, 1)

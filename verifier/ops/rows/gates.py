@@ -19,8 +19,8 @@ from verifier.ops.rows import formula, trailing_dimensions
 GATE = "gate"
 Activation = Literal["silu", "sigmoid"]
 WIDTHS = {GATE: (0, 3, 0, 5)}
-"""Powers of two of normal gates. Every other case has ordinary ones; the rest go to +-25 or so, where a sigmoid
-made of a tangent has lost its digits, or to +-100, where the exponential overflows."""
+"""Powers of two of normal gates. Every other case has ordinary ones; the rest go to +-25 or so, where a
+sigmoid made of a tangent has lost its digits, or to +-100, where the exponential overflows."""
 OVER = " over the trailing dimensions"
 SUMMARIES = {"silu": "gate * sigmoid(gate)", "sigmoid": "sigmoid(gate)"}
 
