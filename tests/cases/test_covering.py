@@ -396,3 +396,17 @@ def test_what_follows_from_other_tensors_lies_in_every_layout_too(name):
     recipe = next(r for r in covering(one, plan) if {*the_op.derived} & {*dict(r.layouts)} and r.rows > 1)
     case = build(the_op, one, "float32", recipe, gradients=True)
     assert {*case.layouts} & {*the_op.derived}
+
+
+@pytest.mark.parametrize("name", [name for name, one in ops().items() if "gate" in one.varied])
+def test_gates_are_wide_in_every_other_case(name):
+    """Normal ones alone never were beyond 5, where a sigmoid may have lost its digits."""
+    one = taking(name, *every_argument(name))
+    plan = check("forward_error").plan(one, op(name))
+    early = [r for r in islice(covering(one, plan), 24) if r.values_of("gate") is not None]
+    cases = [build(op(name), one, "float32", r, gradients=False) for r in early]
+    reached = [float(c.given["gate"].abs().max()) for c in cases if c is not None and c.elements > 64]
+    assert {0, 3, 5} == {r.values_of("gate").scale for r in early}
+    assert sum(most > 16 for most in reached) >= len(reached) // 3
+    assert max(reached) > 88
+    assert sum(most < 6 for most in reached) >= len(reached) // 3

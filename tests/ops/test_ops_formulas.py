@@ -283,3 +283,28 @@ def test_so_may_those_of_the_gradient_of_a_gate_that_comes_before_the_norm():
     exact, bound = np.asarray(truth.exact["grad_gate"].high), np.asarray(truth.bounds["grad_gate"].bound)
     for value in (through * x * slope, through * slope * x, through * (x * slope)):
         assert (np.abs(float(value) - exact) <= bound).all()
+
+
+# -- what a domain is about ------------------------------------------------------------------------------
+
+FIRST = ("silu_gate_layer_norm", "sigmoid_gate_layer_norm", "silu_gate_rms_norm", "sigmoid_gate_rms_norm")
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_kappa_and_the_largest_number_are_those_of_what_is_gated(name):
+    recipe = rows_of(name, 1, Values(hazard="constant_row", scale=30), Values(scale=2), extents=(3, 64))
+    case = truth_of(name, None, "float32", "float32", recipe).case
+    x, z = (case.given[n].double().reshape(3, 64) for n in ("input", "gate"))
+    u = x * torch.sigmoid(z) * (z if name.startswith("silu") else 1.0)
+    assert np.isclose(case.largest, float(u.abs().max()))
+    assert np.isclose(case.kappa, float((u.mean(1).abs() / u.std(1, correction=0)).max()))
+    assert case.kappa < 10.0  # of the input alone it is infinite, or what rounding makes of a spread of 0
+
+
+def test_a_gate_of_minus_infinity_is_shut_and_any_other_infinity_is_one():
+    read = op("silu_gate_layer_norm").normalized
+    gate = torch.tensor([-torch.inf, torch.inf, torch.nan])
+    found = read({"input": torch.ones(3), "gate": gate}, {})
+    assert found[0] == 0
+    assert found[1] == torch.inf
+    assert found[2].isnan()
