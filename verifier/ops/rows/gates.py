@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from typing import Any, Literal
 
 from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
@@ -45,10 +46,32 @@ class WithMoments:
 
 def times_gate(k: Numbers, value: Value, gate: Value, activation: Activation) -> Value:
     """Return the value times the function of the gate; three factors are multiplied in any order."""
-    sigmoid = k.sigmoid(gate)
-    if activation == "sigmoid":
-        return value * sigmoid
-    return k.either(value * (gate * sigmoid), value * gate * sigmoid, value * sigmoid * gate)
+    factors = (k.sigmoid(gate),) if activation == "sigmoid" else (gate, k.sigmoid(gate))
+    return in_any_order(k, value, *factors)
+
+
+def in_any_order(k: Numbers, *factors: Value) -> Value:
+    """Return the product of factors, which differs by the order only where a part of it is subnormal."""
+    made: dict[frozenset[int], Value] = {frozenset([i]): factor for i, factor in enumerate(factors)}
+    for size in range(2, len(factors) + 1):
+        for part in map(frozenset, combinations(range(len(factors)), size)):
+            first, *others = sorted(part)
+            beside = (frozenset(s) for n in range(size - 1) for s in combinations(others, n))
+            halves = [(part - (own := one | {first}), own) for one in beside]
+            ways = [made[own] * made[rest] for rest, own in halves]
+            made[part] = ways[0] if len(ways) == 1 else k.either(*ways)
+    return made[frozenset(range(len(factors)))]
+
+
+def times_slope(k: Numbers, incoming: Value, read: Value, gate: Value, activation: Activation) -> list[Value]:
+    """Return the gate's gradient in each way to multiply it up, the slope being one factor or two.
+
+    incoming: the gradient of what the function of the gate multiplies `read` to.
+    """
+    sigmoid, one = k.sigmoid(gate), k.constant(1.0)
+    other = one - sigmoid if activation == "sigmoid" else one + gate * (one - sigmoid)
+    slope = slope_of(k, gate, activation)
+    return [in_any_order(k, incoming, read, slope), in_any_order(k, incoming, read, sigmoid, other)]
 
 
 def slope_of(k: Numbers, gate: Value, activation: Activation) -> Value:
@@ -96,9 +119,8 @@ def gated(form: Form, activation: Activation, *, cast: bool) -> Form:
         gate = t.further[GATE]
         norm = held(k, k.either(form.forward(k, t), form.forward(WithMoments(k, k.saved_moments(t.x)), t)))
         incoming = held(k, times_gate(k, t.grad_output, gate, activation))
-        slope, parts = slope_of(k, gate, activation), t.grad_output * norm
         gradients = form.backward(k, replace(t, grad_output=incoming))
-        ways = [parts * slope, t.grad_output * slope * norm, t.grad_output * (norm * slope)]
+        ways = times_slope(k, t.grad_output, norm, gate, activation)
         if activation == "silu" and form.name == "autograd":
             ways += parts_of_silu(k, t.grad_output, norm, gate)
         return {**gradients, "grad_gate": k.either(*ways)}

@@ -27,8 +27,8 @@ from verifier.ops.rows.gates import (
     WithMoments,
     first_sentence,
     parts_of_silu,
-    slope_of,
     times_gate,
+    times_slope,
 )
 from verifier.records.case import Scalars
 
@@ -65,8 +65,7 @@ def gate_first(form: Form, activation: Activation, *, centred: bool, cast: bool)
         of_gated = found["grad_input"]
         of_gated = k.cast(of_gated, "input") if cast else of_gated
         found["grad_input"] = times_gate(k, of_gated, gate, activation)
-        slope = slope_of(k, gate, activation)
-        ways = [of_gated * t.x * slope, of_gated * slope * t.x, of_gated * (t.x * slope)]
+        ways = times_slope(k, of_gated, t.x, gate, activation)
         if activation == "silu" and form.name == "autograd":
             ways += parts_of_silu(k, of_gated, t.x, gate)
         found["grad_gate"] = k.either(*ways)
