@@ -287,19 +287,21 @@ def test_so_may_those_of_the_gradient_of_a_gate_that_comes_before_the_norm():
 
 @pytest.mark.parametrize("name", ["silu_gate_rms_norm", "rms_norm_silu_gate"])
 def test_the_slope_of_a_gate_may_be_multiplied_up_as_two_factors(name):
-    """As flash-linear-attention does: a part of the product is subnormal, and the last factor is -84."""
+    """As flash-linear-attention does: a part of the product is subnormal, and the last factor is -85."""
     truth = truth_of(name, "canonical", "float32", "float32", rows_of(name, 2))
-    root, one = np.sqrt(np.float32(truth.case.eps)), np.float32(1.0)
-    x, incoming, z = np.float32(2.0**-37), np.float32(2.0**10), np.float32(-85.05)
+    eps, one = np.float32(truth.case.eps), np.float32(1.0)
+    x, incoming, z = np.float32(2.0**-10), np.float32(2.0**-16), np.float32(-86.3)
     tensors = {"input": float(x), "grad_output": float(incoming), "gate": float(z)}
     given = truth.case.tensors
     tensors = {n: torch.full_like(t, tensors[n]) for n, t in given.items() if n in tensors}
     truth = replace(truth, case=replace(truth.case, tensors={**given, **tensors}))
     s = one / (one + np.exp(-z))
-    value = incoming / root * x * s * (one + z * (one - s))
+    size = x * x if name.startswith("rms") else np.float32(0.0)
+    product = incoming * (x / np.sqrt(size + eps))
+    value = product * s * (one + z * (one - s))
     exact, bound = np.asarray(truth.exact["grad_gate"].high), np.asarray(truth.bounds["grad_gate"].bound)
     assert (np.abs(float(value) - exact) <= bound).all()
-    at_once = np.abs(float(incoming / root * x * (s * (one + z * (one - s)))) - exact)
+    at_once = np.abs(float(product * (s * (one + z * (one - s)))) - exact)
     assert (np.abs(float(value) - exact) > 3.0 * at_once).all()
 
 
