@@ -16,12 +16,12 @@ import triton.language as tl
 
 from verifier import load
 
-gated_norm = load(Path(__file__).with_name("gated_norm_skeleton_triton.py")).module
-skeleton = gated_norm.skeleton
+gates = load(Path(__file__).with_name("gate_skeleton_triton.py")).module
+skeleton = gates.skeleton
 divide, root, step, sums = skeleton.divide, skeleton.root, skeleton.step, skeleton.sums
-product, logistic, affine = skeleton.product, gated_norm.logistic, gated_norm.affine
+product, logistic, affine = skeleton.product, gates.logistic, gates.affine
 
-DTYPES = gated_norm.DTYPES
+DTYPES = gates.DTYPES
 
 
 @triton.jit
@@ -224,5 +224,5 @@ def _launch_backward(gradients, parameters, tensors, weight, mean, rstd, silu):
 def gate_first_norm(op, input, gate, normalized_shape, weight, bias, eps, *, centred, silu):
     """Normalizes the gated input over its last dimensions; centred: takes its mean away."""
     columns = skeleton.normalized_columns(op, input, normalized_shape, weight=weight, bias=bias)
-    gated_norm.refuse_gate(op, input, gate)
+    gates.refuse_gate(op, input, gate)
     return _GateFirstNorm.apply(input, gate, weight, bias, columns, float(eps), centred, silu)

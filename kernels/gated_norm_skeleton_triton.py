@@ -17,25 +17,12 @@ import triton.language as tl
 
 from verifier import load
 
-skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
+gates = load(Path(__file__).with_name("gate_skeleton_triton.py")).module
+skeleton = gates.skeleton
 divide, root, step, sums = skeleton.divide, skeleton.root, skeleton.step, skeleton.sums
+logistic, affine = gates.logistic, gates.affine
 
-DTYPES = ("float16", "bfloat16", "float32")
-
-
-@triton.jit
-def logistic(gate):
-    # Where the exponential overflows the quotient is 0, which it is to within the smallest numbers.
-    return divide(tl.full(gate.shape, 1.0, gate.dtype), 1.0 + tl.exp(-gate))
-
-
-@triton.jit
-def affine(value, weight, bias, column, inside, weight_step, bias_step, ACCUMULATE: tl.constexpr):
-    if weight is not None:
-        value *= tl.load(weight + column * weight_step, mask=inside, other=0.0).to(ACCUMULATE)
-    if bias is not None:
-        value += tl.load(bias + column * bias_step, mask=inside, other=0.0).to(ACCUMULATE)
-    return value
+DTYPES = gates.DTYPES
 
 
 @triton.jit
@@ -305,17 +292,11 @@ def _launch_backward(gradients, parameters, tensors, vectors, mean, rstd, silu):
     skeleton.join_parts(zip(parts, parameters, strict=True), programs, columns)
 
 
-def refuse_gate(op, input, gate):
-    """Raises where a gate is not what the kernels can read beside the input."""
-    if gate.shape != input.shape or gate.dtype != input.dtype or gate.device != input.device:
-        raise ValueError(f"{op} takes a gate of the shape, dtype and device of input.")
-
-
 def gated_norm(op, input, gate, normalized_shape, weight, bias, eps, *, mean_of, silu):
     """Normalizes over the last dimensions and multiplies by the gate; returns the output and statistics.
 
     mean_of: `mean_of_row`, or None for a norm that takes no mean away.
     """
     columns = skeleton.normalized_columns(op, input, normalized_shape, weight=weight, bias=bias)
-    refuse_gate(op, input, gate)
+    gates.refuse_gate(op, input, gate)
     return _GatedNorm.apply(input, gate, weight, bias, columns, float(eps), mean_of, silu)
