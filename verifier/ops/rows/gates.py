@@ -112,8 +112,14 @@ def gated(form: Form, activation: Activation, *, cast: bool) -> Form:
     def held(k: Numbers, value: Value) -> Value:
         return k.cast(value, "input") if cast else value
 
-    def forward(k: Numbers, t: Terms) -> Value:
+    def opened(k: Numbers, t: Terms) -> Value:
         return times_gate(k, held(k, form.forward(k, t)), t.further[GATE], activation)
+
+    def forward(k: Numbers, t: Terms) -> Value:
+        found = opened(k, t)
+        if t.weight is None or t.bias is not None:
+            return found
+        return k.either(found, opened(k, replace(t, weight=None)) * t.weight)  # a factor like any other
 
     def backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
         gate = t.further[GATE]
