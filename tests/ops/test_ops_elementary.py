@@ -68,6 +68,30 @@ def test_reciprocal_root():
     assert np.isinf(error).all()
 
 
+def test_reciprocal_root_of_squares_and_eps():
+    """Computed squares may be anything from 0 on: where they err by more than they are, there is a bound."""
+    eps, held = 1e-3, 2.0**-20
+    squares = np.exp(RANDOM.normal(-7, 6, 400))
+    total = (squares + eps) * RANDOM.choice([2.0**-24, 0.5, 1.0, 30.0, 1e9], squares.size)
+    centre, slack = squares + eps, 2.0**-52 * (squares + eps)
+    given = (np.full(1, eps), np.zeros(1), np.full(1, held * eps))
+    value, around, error = elementary_functions.rsqrt_of_squares(centre, slack, total, given)
+    plain = elementary_functions.rsqrt(centre, slack, total)[2]
+    assert np.isinf(plain[total >= centre]).all()
+    assert (error <= plain).all()
+    assert np.isfinite(error[squares < eps / 4]).all()
+    assert (error[np.isfinite(error)] <= value[np.isfinite(error)] * (1.0 + 2.0**-30)).all()
+    with mp.workprec(300):
+        for c, t, v, a, e in zip(*(x.tolist() for x in (centre, total, value, around, error)), strict=True):
+            exact = 1 / mp.sqrt(mpf(c))
+            assert abs(exact - mpf(v)) <= mpf(a) or np.isinf(e)
+            for computed in (max(mpf(c) - mpf(t), mpf(eps) * (1 - mpf(held))), mpf(c) + mpf(t)):
+                assert abs(1 / mp.sqrt(computed) - exact) <= mpf(e)
+    unknown = elementary_functions.rsqrt_of_squares(centre, slack, np.full_like(total, np.inf), given)[2]
+    nothing = elementary_functions.rsqrt_of_squares(squares, slack, 2.0 * squares, (np.zeros(1),) * 3)[2]
+    assert np.isinf([unknown, nothing]).all()
+
+
 @pytest.mark.parametrize("name", ["exp", "log", "rsqrt"])
 def test_an_exact_value_has_no_error(name):
     _, around, error = getattr(elementary_functions, name)(np.array([0.5, 3.0]), np.zeros(2), np.zeros(2))

@@ -305,6 +305,17 @@ def test_the_slope_of_a_gate_may_be_multiplied_up_as_two_factors(name):
     assert (np.abs(float(value) - exact) > 3.0 * at_once).all()
 
 
+@pytest.mark.parametrize("name", ["silu_gate_layer_norm", "sigmoid_gate_layer_norm"])
+def test_one_column_has_a_bound_however_much_what_is_gated_may_err(name):
+    """Nothing is left of it but what two ways to compute it differ by: more than eps, yet a square."""
+    recipe = rows_of(name, 1, Values(scale=40), extents=(3, 1))
+    truth = truth_of(name, "canonical", "float32", "float32", recipe)
+    assert (truth.case.largest * 2.0**-24) ** 2 > 1e3 * truth.case.eps
+    for found in simulate_every_way(truth):
+        assert {n: w for n, w in utilisation(truth, found).items() if not w <= 1.0} == {}
+    assert all(np.asarray(bounded.covered).all() for bounded in truth.bounds.values())
+
+
 # -- what a domain is about ------------------------------------------------------------------------------
 
 FIRST = ("silu_gate_layer_norm", "sigmoid_gate_layer_norm", "silu_gate_rms_norm", "sigmoid_gate_rms_norm")

@@ -105,6 +105,9 @@ class SimulatedNumbers:
     def rsqrt(self, value):
         return self.plain(self.rounded.divide(np.asarray(1.0), self.rounded.square_root(value.array)))
 
+    def rsqrt_of_squares(self, squares, eps):
+        return self.rsqrt(squares + eps)
+
     def exp(self, value):
         with np.errstate(over="ignore", under="ignore"):
             return self.plain(self.rounded.of(np.exp(value.array)))

@@ -76,6 +76,10 @@ class Numbers(Protocol):
     def rsqrt(self, value: Value) -> Value:
         """Return value**-1/2."""
 
+    def rsqrt_of_squares(self, squares: Value, eps: Value) -> Value:
+        """Return (squares + eps)**-1/2, where squares are computed to be at least 0, as a sum of them is."""
+        return self.rsqrt(squares + eps)
+
     def exp(self, value: Value) -> Value:
         """Return e**value."""
 

@@ -190,14 +190,8 @@ class AffineNumbers:
     def scaled(self, a: Affine, factor: float) -> Affine:
         """Return the exact multiple by a power of two or minus one."""
         symbols = {name: factor * coefficient for name, coefficient in a.symbols.items()}
-        return Affine(
-            numbers=self,
-            centre=factor * a.centre,
-            slack=abs(factor) * a.slack,
-            symbols=symbols,
-            rest=abs(factor) * a.rest,
-            reasons=a.reasons,
-        )
+        centre, slack, rest = factor * a.centre, abs(factor) * a.slack, abs(factor) * a.rest
+        return replace(a, numbers=self, centre=centre, slack=slack, symbols=symbols, rest=rest)
 
     @by_blocks
     def divide(self, a: Affine, b: Affine) -> Affine:
@@ -220,6 +214,13 @@ class AffineNumbers:
     def rsqrt(self, value: Affine) -> Affine:
         """Return value**-1/2; elements that may vanish have no bound (T9)."""
         found = self._moved(elementary_functions.rsqrt, value, value.total, VANISHES)
+        return self.rounded(found, self.arithmetic.reciprocal_square_root)
+
+    def rsqrt_of_squares(self, squares: Affine, eps: Affine) -> Affine:
+        """Return (squares + eps)**-1/2, squares being computed to be at least 0: T9, its second form, too."""
+        value, alone = squares + eps, (eps.centre, eps.slack, eps.total + self.arithmetic.addition_omega)
+        through = functools.partial(elementary_functions.rsqrt_of_squares, eps=alone)
+        found = self._moved(through, value, value.total, VANISHES)
         return self.rounded(found, self.arithmetic.reciprocal_square_root)
 
     def exp(self, value: Affine) -> Affine:

@@ -67,6 +67,32 @@ def rsqrt(centre: Array, slack: Array, total: Array) -> Moved:
     return value, around, np.where(safe & ~np.isnan(error), error, np.inf)
 
 
+def rsqrt_of_squares(centre: Array, slack: Array, total: Array, eps: Moved) -> Moved:
+    """Return (squares + eps)**-1/2, where squares are computed to be at least 0 (T9, second form).
+
+    eps: what is added, as affine arithmetic holds it. The root is computed of eps at least, also where
+    `total` is more than the value itself; it is too small by no more than itself, and a bound that lets it
+    be too large by more counts as none.
+    """
+    first = rsqrt(centre, slack, total)
+    with np.errstate(all="ignore"):
+        least = np.maximum(centre - slack, eps[0] - eps[1]) * (1.0 - _NEAR)
+        floor = (eps[0] - eps[1]) * (1.0 - _NEAR) - eps[2] * (1.0 + _NEAR)
+        top = np.maximum(centre + slack, least) * (1.0 + _NEAR)
+        value, largest = 1.0 / np.sqrt(np.maximum(centre, least)), (1.0 + _NEAR) / np.sqrt(least)
+        around = largest * (slack / least + _NEAR)
+        too_large = ((1.0 + _NEAR) / np.sqrt(floor) - (1.0 - _NEAR) / np.sqrt(top)) * INFLATION
+        too_small = (largest - (1.0 - _NEAR) / np.sqrt(top + total)) * INFLATION
+        error = np.maximum(too_large, np.minimum(too_small, largest))
+        safe = (least > 0) & (floor > 0) & np.isfinite(total) & (too_large < largest)
+        better = safe & (error < first[2])
+    merged = (
+        np.where(better, second, one) for one, second in zip(first, (value, around, error), strict=True)
+    )
+    centre, slack, error = merged
+    return centre, slack, error
+
+
 def tanh(centre: Array, slack: Array, total: Array) -> Moved:
     """Return the hyperbolic tangent, whose slope is at most 1 and falls with the distance from 0."""
     with np.errstate(all="ignore"):

@@ -50,7 +50,7 @@ def gate_first(form: Form, activation: Activation, *, centred: bool, cast: bool)
         if centred:
             found["mean"] = k.mean(away)  # which is shared as far as contraction lets it
             away = away - found["mean"]
-        found["rstd"] = k.share(k.rsqrt(k.mean(away * away) + t.further[formula.EPS]), "rstd")
+        found["rstd"] = k.share(k.rsqrt_of_squares(k.mean(away * away), t.further[formula.EPS]), "rstd")
         return found
 
     def of_the_norm(k: Numbers, t: Terms) -> tuple[WithMoments, Terms]:

@@ -243,6 +243,10 @@ class TwinNumbers:
                 array = rounded.symbols(rounded.builder.append(f"{name}.{held}", rounded.nodes(array)))
         return self.plain(array)
 
+    def rsqrt_of_squares(self, squares: TwinValue, eps: TwinValue) -> TwinValue:
+        """Return (squares + eps)**-1/2."""
+        return self.rsqrt(squares + eps)
+
     def exp(self, value: TwinValue) -> TwinValue:
         """Return e**value as 2**(value * log2(e)), by the opcode of the way."""
         if self.way.power.startswith("exp."):

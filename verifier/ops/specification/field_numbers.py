@@ -234,6 +234,10 @@ class FieldNumbers:
         self.regular.append(back == value.residues)
         return self.number(1.0) / root
 
+    def rsqrt_of_squares(self, squares: Value, eps: Value) -> Value:
+        """Return (squares + eps)**-1/2."""
+        return self.rsqrt(squares + eps)
+
     def exp(self, value: Value) -> Value:
         """Return e**value, known as a value and not as an exponent again."""
         if not isinstance(self.arithmetic, FieldWithExponentials):
