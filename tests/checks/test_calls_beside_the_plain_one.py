@@ -31,6 +31,7 @@ from verifier.execution.call_subject import execute
 from verifier.ops import op
 from verifier.records.observation import Observation
 from verifier.records.verdict import Verdict
+from verifier.subjects.load_file import load
 
 RIGHT = SUPPORT / "right_kernel.py"
 CAUGHT = {
@@ -391,3 +392,23 @@ def test_it_is_seen_in_a_compiled_kernel_and_the_check_of_gradients_sees_nothing
         found = failures(outcomes_of(wrong, name, "float32", place, count=1))
         assert any(words in o.message for o in found), [o.message for o in found]
         assert not against(outcomes_of(wrong, "gradient", "float32", place, count=1, shapes=((4, 33),)))
+
+
+SLOPE = """
+from verifier import subject
+
+
+@subject(op="softmax_backward", language="torch", dtypes=("float32",))
+def slope(grad_output, output):
+    KEEP
+    return output * (grad_output - (grad_output * output).sum(-1, keepdim=True))
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "verdicts"), [("pass", {Verdict.PASS}), ("output._version", {Verdict.PASS, Verdict.REFUSED})]
+)
+def test_a_backward_pass_without_an_input_is_called_in_inference_mode(line, verdicts, kernel_file):
+    (slope,) = load(kernel_file(SLOPE.replace("KEEP", line), head="")).subjects
+    found = outcomes_of(slope, "modes", "float32", count=2)
+    assert {one.verdict for one in found} == verdicts

@@ -34,7 +34,7 @@ from verifier.ops import Op
 from verifier.ops.specification.axes import LINEAR_WEIGHT
 from verifier.records.case import Case
 from verifier.records.observation import Observation
-from verifier.records.subject import Subject
+from verifier.records.subject import INPUT, PARAMETERS, Subject
 from verifier.records.verdict import Outcome, Verdict
 
 NAME = "modes"
@@ -332,9 +332,12 @@ def _in_mode(subject: Subject, case: Case, backend: Backend, name: str, *, gradi
 
 
 def _as_in_inference(arguments: Mapping[str, object]) -> Mapping[str, object]:
-    """Let the input be a tensor of inference mode, as a layer before makes it; no parameter is one."""
-    given = arguments["input"]
-    return {**arguments, "input": given.clone() if isinstance(given, torch.Tensor) else given}
+    """Let the input be a tensor of inference mode, as a layer before makes it; no parameter is one.
+
+    Of a backward pass that takes no input, what it takes beside parameters is.
+    """
+    made = {INPUT} if INPUT in arguments else arguments.keys() - PARAMETERS
+    return {n: t.clone() if n in made and isinstance(t, torch.Tensor) else t for n, t in arguments.items()}
 
 
 def _is_cast_product(found: Results, case: Case, to: torch.dtype) -> bool:
