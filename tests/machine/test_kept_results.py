@@ -22,8 +22,8 @@ from verifier.machine.translate.compile_kernel import compiled
 
 ROOT = Path(kept_results.__file__).parents[2]
 KERNELS = sorted(
-    {(one["ptx"], one["kernel"]) for one in recorded()[0]["launches"]},
-    key=lambda named: len(recorded()[0]["ptx"][named[0]]),
+    {(one["ptx"], one["kernel"]) for one in recorded("triton")[0]["launches"]},
+    key=lambda named: len(recorded("triton")[0]["ptx"][named[0]]),
 )[:12]
 """PTX and name of the shortest that a device ran."""
 PARTS = ("program", "emitted", "prologue", "sites", "used", "broken", "loops", "guards", "blocks")
@@ -80,7 +80,7 @@ def launched(text=TEXT):
 
 @pytest.mark.parametrize("shadows", [None, EmitterKind.SLOTS, EmitterKind.TAINT, EmitterKind.GRAPH])
 def test_a_translation_is_read_as_it_was_made(folder, nothing_is_made, shadows):
-    texts = recorded()[0]["ptx"]
+    texts = recorded("triton")[0]["ptx"]
     for text, name in KERNELS:
         forgotten()
         made = compiled(texts[text], name, "off", False, shadows)
@@ -131,8 +131,10 @@ for text, name in json.load(open(sys.argv[1])):
 
 def test_every_process_writes_the_same_translation(tmp_path):
     """Else a process would put blocks that another has kept beside names of its own."""
-    texts = recorded()[0]["ptx"]
-    kernels = sorted({(texts[one["ptx"]], one["kernel"]) for one in recorded()[0]["launches"]}, key=str)
+    texts = recorded("triton")[0]["ptx"]
+    kernels = sorted(
+        {(texts[one["ptx"]], one["kernel"]) for one in recorded("triton")[0]["launches"]}, key=str
+    )
     called = [named for named in kernels if "shfl" in named[0]]  # a function has a name in its translation
     (tmp_path / "kernels.json").write_text(json.dumps(called[:3] + called[-3:]))
     said = []

@@ -33,7 +33,7 @@ def opcodes():
 
 
 @cache
-def recorded(name="kernels"):
+def recorded(name):
     with np.load(FOLDER / f"{name}.npz") as kept:
         arrays = dict(kept)
     return json.loads(lzma.decompress(arrays.pop("manifest").tobytes())), arrays
@@ -117,29 +117,26 @@ def parameters(text, kernel):
     return len(parsed(text).functions[kernel].parameters)
 
 
-def wrong_bytes(launch, name="kernels", **machine):
+def wrong_bytes(launch, name, **machine):
     manifest, arrays = recorded(name)
     pairs = replay(launch, arrays, manifest["ptx"], **machine)
     assert pairs, "the launch changed nothing on the device"
     return sum(int(np.count_nonzero(kept != seen)) for kept, seen in pairs)
 
 
-OF_LIBRARIES = [(name, n) for name in ("liger", "fla") for n in range(len(recorded(name)[0]["launches"]))]
+def launches(*names):
+    """Return (file, place in it) of every recorded launch, and a name for each."""
+    found = [(name, n) for name in names for n in range(len(recorded(name)[0]["launches"]))]
+    return {"argvalues": found, "ids": [named(recorded(name)[0]["launches"][n]) for name, n in found]}
 
 
-@pytest.mark.parametrize(
-    "number", range(len(recorded()[0]["launches"])), ids=lambda n: named(recorded()[0]["launches"][n])
-)
-def test_a_kernel_computes_the_bits_that_the_device_computed(number):
-    launch = recorded()[0]["launches"][number]
-    assert wrong_bytes(launch, approximation=device(), contraction="on") == 0
+@pytest.mark.parametrize(("name", "number"), **launches("triton", "cuda"))
+def test_a_kernel_computes_the_bits_that_the_device_computed(name, number):
+    launch = recorded(name)[0]["launches"][number]
+    assert wrong_bytes(launch, name, approximation=device(), contraction="on") == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "number"),
-    OF_LIBRARIES,
-    ids=[named(recorded(name)[0]["launches"][n]) for name, n in OF_LIBRARIES],
-)
+@pytest.mark.parametrize(("name", "number"), **launches("liger", "fla"))
 def test_a_kernel_of_a_library_computes_the_bits_that_the_device_computed(name, number):
     launch = recorded(name)[0]["launches"][number]
     assert wrong_bytes(launch, name, approximation=device(), contraction="on") == 0
@@ -164,11 +161,10 @@ def test_a_quotient_that_is_rounded_once_would_be_seen_in_each_chunk(place):
 
 
 def test_neither_the_tables_nor_contraction_can_be_left_out():
-    launches = recorded()[0]["launches"]
-    softmax = [n for n in launches if n["subject"] == "softmax_triton"]
-    textbook = [n for n in launches if n["subject"] == "layer_norm_textbook_cuda"]
-    assert any(wrong_bytes(n, contraction="on") for n in softmax)
-    assert any(wrong_bytes(n, approximation=device(), contraction="off") for n in textbook)
+    softmax = [n for n in recorded("triton")[0]["launches"] if n["subject"] == "softmax_triton"]
+    textbook = [n for n in recorded("cuda")[0]["launches"] if n["subject"] == "layer_norm_textbook_cuda"]
+    assert any(wrong_bytes(n, "triton", contraction="on") for n in softmax)
+    assert any(wrong_bytes(n, "cuda", approximation=device(), contraction="off") for n in textbook)
 
 
 @pytest.mark.parametrize(
