@@ -131,13 +131,10 @@ for text, name in json.load(open(sys.argv[1])):
 
 def test_every_process_writes_the_same_translation(tmp_path):
     """Else a process would put blocks that another has kept beside names of its own."""
-    texts = recorded("triton")[0]["ptx"]
-    kernels = sorted(
-        {(texts[one["ptx"]], one["kernel"]) for one in recorded("triton")[0]["launches"]}, key=str
-    )
-    called = [
-        named for named in sorted(kernels) if "shfl" in named[0]
-    ]  # a function has a name in its translation
+    of_triton = recorded("triton")[0]
+    kernels = {(of_triton["ptx"][one["ptx"]], one["kernel"]) for one in of_triton["launches"]}
+    # A function has a name in its translation.
+    called = [named for named in sorted(kernels) if "shfl" in named[0]]
     (tmp_path / "kernels.json").write_text(json.dumps(called[:3] + called[-3:]))
     said = []
     for seed in ("1", "2"):
