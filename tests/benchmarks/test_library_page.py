@@ -116,7 +116,8 @@ def test_what_nothing_confirms_is_not_printed(libraries, other_means, tmp_path, 
         other_means.CHECKS["sums-overflow"](small, document)
     report = tmp_path / "report.json"
     report.write_text('{"libraries": [], "lines": [], "findings": []}')
-    assert libraries.main([str(report), "--out", str(tmp_path / "page.md")]) == 0
+    kept = ["--kept", str(tmp_path / "kept")]
+    assert libraries.main([str(report), *kept, "--out", str(tmp_path / "page.md")]) == 0
     assert (tmp_path / "page.md").read_text().startswith("# Norms of installed libraries")
 
 
