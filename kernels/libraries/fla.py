@@ -257,7 +257,14 @@ def fla_softmax(input):
     return softmax_fwd(input, dtype=input.dtype)
 
 
-@subject(op="softmax_backward", known_defects=(replace(STRIDES, check="memory"),), **SOFTMAX)
+@subject(
+    op="softmax_backward",
+    formula="distributed",
+    accumulates="input",
+    returns=("grad_input",),
+    known_defects=(STRIDES,),
+    **SOFTMAX,
+)
 def fla_softmax_backward(grad_output, output):
     from fla.ops.utils.softmax import softmax_bwd
 

@@ -398,7 +398,7 @@ SLOPE = """
 from verifier import subject
 
 
-@subject(op="softmax_backward", language="torch", dtypes=("float32",))
+@subject(op="softmax_backward", language="torch", dtypes=("float32",), returns=("grad_input",))
 def slope(grad_output, output):
     KEEP
     return output * (grad_output - (grad_output * output).sum(-1, keepdim=True))
@@ -412,3 +412,11 @@ def test_a_backward_pass_without_an_input_is_called_in_inference_mode(line, verd
     (slope,) = load(kernel_file(SLOPE.replace("KEEP", line), head="")).subjects
     found = outcomes_of(slope, "modes", "float32", count=2)
     assert {one.verdict for one in found} == verdicts
+
+
+def test_a_backward_pass_of_which_no_result_is_declared_is_no_pass(kernel_file):
+    text = SLOPE.replace("KEEP", "pass").replace(', returns=("grad_input",)', "")
+    (slope,) = load(kernel_file(text, head="")).subjects
+    (found, *_) = outcomes_of(slope, "gradient", "float32", count=1)
+    assert found.verdict is Verdict.FAIL
+    assert "softmax_backward gives grad_input: no result could be judged" in found.message

@@ -235,10 +235,17 @@ def named_results(subject: Subject, outputs: object) -> dict[str, torch.Tensor |
     """Name what the subject returned.
 
     Raises:
-        UnusableError: it returned another number of things, or something that is no tensor.
+        UnusableError: it returned another number of things, or something that is no tensor; or a backward
+            pass of which no result is declared as a gradient.
 
     """
     given = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
+    described = op(subject.op)
+    if not described.differentiable and set(described.outputs).isdisjoint(subject.returns):
+        raise UnusableError(
+            f"{subject.name}() is declared to return {', '.join(subject.returns)}, and {subject.op} gives "
+            f"{', '.join(described.outputs)}: no result could be judged (declare returns=...)"
+        )
     if len(given) != len(subject.returns):
         raise UnusableError(
             f"{subject.name}() returned {len(given)} thing(s); its declaration says returns={subject.returns}"

@@ -69,11 +69,18 @@ def recomputed_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
     return {"grad_input": y * (t.grad_output - k.sum(t.grad_output * y))}
 
 
+def distributed_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
+    """Return y * grad_output - y * sum(grad_output * y), y as it was stored, whose difference may cancel."""
+    y = any_dimension.saved(k, t)
+    return {"grad_input": y * t.grad_output - y * k.sum(t.grad_output * y)}
+
+
 FORMS = {
     form.name: form
     for form in (
         Form(name="canonical", forward=canonical_forward, backward=saved_backward),
         Form(name="recomputed", forward=canonical_forward, backward=recomputed_backward),
+        Form(name="distributed", forward=canonical_forward, backward=distributed_backward),
         Form(name="reciprocal", forward=reciprocal_forward, backward=saved_backward),
         Form(name="reciprocal_recomputed", forward=reciprocal_forward, backward=recomputed_backward),
         Form(name="online", forward=online_forward, backward=saved_backward),
