@@ -52,6 +52,14 @@ extern "C" __global__ void of_a_vector(const uint4* x, __half* y) {
   y[threadIdx.x] = __hadd(sum.x, sum.y);
 }
 
+// A chain of more additions than Python lets functions call each other.
+extern "C" __global__ void of_a_long_row(const __half* x, __half* y) {
+  __half sum = x[threadIdx.x];
+#pragma unroll
+  for (int i = 1; i < 700; ++i) sum = __hadd(sum, x[i * 32 + threadIdx.x]);
+  y[threadIdx.x] = sum;
+}
+
 extern "C" __global__ void in_shared_memory(const __half* x, __half* y) {
   __shared__ __half parts[128];
   parts[threadIdx.x] = x[threadIdx.x];

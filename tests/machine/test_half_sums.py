@@ -18,6 +18,7 @@ SUMS = {
     "squares_in_a_loop": {half_sums.ROUNDS},
     "rounded_in_a_loop": {half_sums.ROUNDS},
     "of_a_vector": {half_sums.ELEMENTS},
+    "of_a_long_row": {half_sums.ELEMENTS},
     "in_shared_memory": {half_sums.SHARED},
     "by_atomics": {half_sums.ATOMIC},
     "under_a_lock": {half_sums.LOCKED},

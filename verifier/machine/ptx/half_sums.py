@@ -36,6 +36,8 @@ FEW = 3
 _OUTSIDE = -1
 _Row = tuple[frozenset[int], int]
 """What computed the address of a load, and the store before it where it is of shared memory."""
+_Term = tuple[frozenset[int], _Row | None]
+_Counts = dict[int, Counter[_Row]]
 
 THREADS = "numbers of several threads"
 ROUNDS = "one number after the other in a loop"
@@ -73,7 +75,7 @@ def _place(instruction: Instruction) -> str:
 
 
 def _found(flow: ReachingDefinitions) -> Iterator[tuple[int, str]]:
-    rounds = flow.rounds
+    rounds, known = flow.rounds, _Counts()
     for at, instruction in enumerate(flow.instructions):
         parts = instruction.parts
         if parts[0] in ("atom", "red") and "add" in parts and parts[-1] in HALVES:
@@ -86,7 +88,7 @@ def _found(flow: ReachingDefinitions) -> Iterator[tuple[int, str]]:
             yield at, THREADS
         elif at in rounds:
             yield at, ROUNDS
-        elif _many_of_a_row(flow, at):
+        elif _many_of_a_row(flow, at, known):
             yield at, ELEMENTS
         elif _locked(flow, at):
             yield at, LOCKED
@@ -329,30 +331,47 @@ def _meets_itself(flow: ReachingDefinitions, at: int) -> bool:
     return bool(met)
 
 
-def _many_of_a_row(flow: ReachingDefinitions, at: int) -> bool:
+def _many_of_a_row(flow: ReachingDefinitions, at: int, known: _Counts) -> bool:
     """Whether at least `FEW` of the terms that half additions join here lie at one address."""
-    known: dict[int, Counter[_Row]] = {}
     return any(max(_joined(flow, one, known).values(), default=0) >= FEW for one in flow.additions(at))
 
 
-def _joined(flow: ReachingDefinitions, adding: int, known: dict[int, Counter[_Row]]) -> Counter[_Row]:
+def _joined(flow: ReachingDefinitions, last: int, known: _Counts) -> Counter[_Row]:
     """Count the terms that lie at one address, of an addition and of the half sums among its terms.
 
-    known: the counts that are known, none of one that is being counted. A conversion may pack two sums, of
-    which a term is either.
+    known: the counts of additions, which come to it before those that they are terms of: a chain may be
+    longer than Python calls functions. In a circle the one that was come to first counts as no sum.
     """
-    if adding in known:
-        return known[adding]
-    counted = known[adding] = Counter()
+    waiting, begun = [last], dict[int, list[_Term]]()
+    while waiting:
+        adding = waiting[-1]
+        if adding not in begun and adding not in known:
+            begun[adding] = list(_sums_and_rows(flow, adding))
+            waiting += [s for sums, _ in begun[adding] for s in sums if s not in begun and s not in known]
+            continue
+        waiting.pop()
+        if adding not in known:
+            known[adding] = _counted(begun[adding], known)
+    return known[last]
+
+
+def _counted(terms: Iterable[_Term], known: _Counts) -> Counter[_Row]:
+    """Count the terms of an addition. A conversion may pack two sums, of which a term is either."""
+    counted: Counter[_Row] = Counter()
+    for sums, row in terms:
+        if sums:
+            counted += reduce(or_, [known.get(one, Counter()) for one in sums])
+        elif row:
+            counted[row] += 1
+    return counted
+
+
+def _sums_and_rows(flow: ReachingDefinitions, adding: int) -> Iterator[_Term]:
+    """Yield, of each term of an addition, the half sums that it may be, or else the place that it lies at."""
     for operand, _ in flow.terms(adding):
         sources = {s for s, _ in flow.narrow_origins(adding, operand)} - {_OUTSIDE}
-        sums = {one for s in sources if flow.adds_halves(s) for one in flow.additions(s)}
-        if sums:
-            counted += reduce(or_, [_joined(flow, one, known) for one in sums])
-        elif row := _row(flow, sources):
-            counted[row] += 1
-    known[adding] = counted
-    return counted
+        sums = frozenset(one for s in sources if flow.adds_halves(s) for one in flow.additions(s))
+        yield sums, None if sums else _row(flow, sources)
 
 
 def _row(flow: ReachingDefinitions, sources: set[int]) -> _Row | None:
