@@ -60,6 +60,20 @@ extern "C" __global__ void of_a_long_row(const __half* x, __half* y) {
   y[threadIdx.x] = sum;
 }
 
+// Each tile of a row is staged where the one before it was.
+extern "C" __global__ void of_a_row_in_tiles(const __half2* x, __half2* y) {
+  __shared__ __half2 place[32];
+  __half2 sum = __float2half2_rn(0);
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    __syncthreads();
+    place[threadIdx.x] = x[32 * n + threadIdx.x];
+    __syncthreads();
+    sum = __hadd2(sum, place[31 - threadIdx.x]);
+  }
+  y[threadIdx.x] = sum;
+}
+
 extern "C" __global__ void in_shared_memory(const __half* x, __half* y) {
   __shared__ __half parts[128];
   parts[threadIdx.x] = x[threadIdx.x];
@@ -192,4 +206,23 @@ extern "C" __global__ void staged_three_times(
     given[n] = reinterpret_cast<__half2*>(place)[t];
   }
   y[t] = __hadd2(__hadd2(__hmul2(given[0], x[t]), given[1]), given[2]);
+}
+
+// Copies that no register holds stage them, too.
+extern "C" __global__ void staged_by_copies(
+    const __half* weight, const __half* bias, const __half* residual, __half2* y) {
+  __shared__ __align__(16) __half place[128];
+  int t = threadIdx.x;
+  const __half* sources[3] = {weight, bias, residual};
+  __half2 given[3];
+#pragma unroll
+  for (int n = 0; n < 3; ++n) {
+    unsigned to = (unsigned)__cvta_generic_to_shared(place + 4 * t);
+    __syncthreads();
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(sources[n] + 4 * t) : "memory");
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncthreads();
+    given[n] = reinterpret_cast<__half2*>(place)[31 - t];
+  }
+  y[t] = __hadd2(__hadd2(given[0], given[1]), given[2]);
 }

@@ -19,6 +19,7 @@ SUMS = {
     "rounded_in_a_loop": {half_sums.ROUNDS},
     "of_a_vector": {half_sums.ELEMENTS},
     "of_a_long_row": {half_sums.ELEMENTS},
+    "of_a_row_in_tiles": {half_sums.ELEMENTS},
     "in_shared_memory": {half_sums.SHARED},
     "by_atomics": {half_sums.ATOMIC},
     "under_a_lock": {half_sums.LOCKED},

@@ -34,8 +34,9 @@ _ONES = frozenset({0x3C00, 0x3F80, 0x3C003C00, 0x3F803F80})  # 1 in float16, in 
 FEW = 3
 """So many elements of one row are no two operands of an elementwise operation (x, residual)."""
 _OUTSIDE = -1
-_Row = tuple[frozenset[int], int]
-"""What computed the address of a load, and the store before it where it is of shared memory."""
+_WRITING = frozenset({"st", "stmatrix", "cp"})
+_Row = tuple[frozenset[int], frozenset[int]]
+"""What computed the address of a load, and that of what it finds in shared memory, if it is of that."""
 _Term = tuple[frozenset[int], _Row | None]
 _Counts = dict[int, Counter[_Row]]
 
@@ -216,22 +217,32 @@ class ReachingDefinitions:
         return [(first, True), (third, False)]
 
     def row(self, load: int) -> _Row:
-        """Return what computed the address of a load, and the store that shared memory has its numbers from.
+        """Return what computed the address of a load, and that of what shared memory has its numbers from.
 
         A compiler stages one tensor after the other at the same place there, to give lanes other elements.
         """
         shared = any(part.startswith("shared") for part in self.instructions[load].parts)
-        written = (
-            max((at for at in self._shared_stores if at < load), default=_OUTSIDE) if shared else _OUTSIDE
-        )
-        return _address(self, load)[0], written
+        written = max((at for at in self._written if at < load), default=_OUTSIDE) if shared else _OUTSIDE
+        return _address(self, load)[0], frozenset() if written == _OUTSIDE else self._staged(written)
+
+    def _staged(self, at: int) -> frozenset[int]:
+        """Return what computed the one address that numbers of a store come from; else the store itself."""
+        operands = self.instructions[at].operands
+        if self.instructions[at].parts[0] == "cp":
+            addresses = [o for o in operands if isinstance(o, Address)]
+            return frozenset(self.sources(at, addresses[1:])) or frozenset({at})
+        stored = [o for o in operands if not isinstance(o, Address)]
+        came = {s for o in stored for s, _ in self.narrow_origins(at, o)} - {_OUTSIDE}
+        rows = {_address(self, s)[0] if _reads(self.instructions[s], "global") else frozenset() for s in came}
+        return (next(iter(rows)) if len(rows) == 1 else frozenset()) or frozenset({at})
 
     @cached_property
-    def _shared_stores(self) -> list[int]:
+    def _written(self) -> list[int]:
+        """Instructions that write to shared memory."""
         return [
             at
             for at, instruction in enumerate(self.instructions)
-            if instruction.parts[0] == "st" and any(p.startswith("shared") for p in instruction.parts)
+            if instruction.parts[0] in _WRITING and any(p.startswith("shared") for p in instruction.parts)
         ]
 
     def _one(self, at: int, operand: Operand) -> bool:
