@@ -9,7 +9,7 @@ from verifier import Trees
 from verifier.arithmetic.trees.steps import Step
 from verifier.arithmetic.trees.tree import any_order, of_all, pairwise, sequential, tree
 from verifier.cases.recipe import Recipe, build
-from verifier.checks.support.proved_claim import trees_read
+from verifier.checks.support.proved_claim import attempts, trees_read
 from verifier.checks.support.read_orders import OrderOfSum
 from verifier.ops import op
 from verifier.subjects.load_file import builtin_folder, load_subject
@@ -29,6 +29,16 @@ def order(of, declared, terms=8, kind="sum"):
 
 def step(left, right, *, update=False):
     return Step(left=np.array([left]), right=np.array([right]), update=update)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("softmax_tiled_triton", 2), ("masked_softmax_triton", 2), ("rms_norm_triton", 2)]
+    + [("layer_norm_welford_triton", 4), ("silu_gate_layer_norm_triton", 2)],
+)
+def test_claims_are_tried_of_every_kind_of_op(name, count):
+    """An algorithm of a softmax is none of a variance; where parts are merged, lanes may have own means."""
+    assert len(list(attempts(load_subject(builtin_folder() / f"{name}.py", name)))) == count
 
 
 def test_each_tree_is_as_deep_as_the_deepest_of_its_own_sums(case):

@@ -14,9 +14,10 @@ import numpy as np
 from verifier.arithmetic.formats import DivideByN
 from verifier.arithmetic.trees.steps import Stages, Step, stages_along
 from verifier.arithmetic.trees.tree import Tree, any_order, either, of_all, tree
-from verifier.bounds.variance import options as variance_options
 from verifier.checks.support.certificate_at_shape import FirstCertified
+from verifier.checks.support.compared_graphs import merges_parts
 from verifier.checks.support.read_orders import OrderOfSum
+from verifier.ops import op
 from verifier.records.case import Case
 from verifier.records.subject import Subject, Trees
 from verifier.records.verdict import ReadTree
@@ -43,7 +44,7 @@ def _options(subject: Subject) -> Iterator[dict[str, object]]:
     claim = subject.claim
     own = dict(claim.variance_options)
     yield own
-    if claim.variance is not None and variance_options.merges(claim.variance):
+    if merges_parts(op(subject.op), subject):
         yield {**own, "per_lane_means": not own.get("per_lane_means", False)}
 
 
