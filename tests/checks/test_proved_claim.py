@@ -33,8 +33,13 @@ def step(left, right, *, update=False):
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("softmax_tiled_triton", 2), ("masked_softmax_triton", 2), ("rms_norm_triton", 2)]
-    + [("layer_norm_welford_triton", 4), ("silu_gate_layer_norm_triton", 2)],
+    [
+        ("softmax_tiled_triton", 2),
+        ("masked_softmax_triton", 2),
+        ("rms_norm_triton", 2),
+        ("layer_norm_welford_triton", 4),
+        ("silu_gate_layer_norm_triton", 2),
+    ],
 )
 def test_claims_are_tried_of_every_kind_of_op(name, count):
     """An algorithm of a softmax is none of a variance; where parts are merged, lanes may have own means."""
