@@ -100,7 +100,9 @@ def _backward_input(
             hat = tl.where(inside, hat - mean, 0.0)
         hat *= rstd
         g = tl.load(dy + column * dy_column, mask=inside, other=0.0).to(ACCUMULATE)
-        g = affine(g, weight, None, column, inside, weight_step, 0, ACCUMULATE)
+        if weight is not None:
+            w = tl.load(weight + column * weight_step, mask=inside, other=0.0).to(ACCUMULATE)
+            g = product(g, w)
         sum_hat_g += hat * g
         sum_g += g
     along_hat, plain = sums(sum_hat_g, sum_g, axis=0)
