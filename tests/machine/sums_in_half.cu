@@ -61,13 +61,15 @@ extern "C" __global__ void of_a_long_row(const __half* x, __half* y) {
 }
 
 // Each tile of a row is staged where the one before it was.
-extern "C" __global__ void of_a_row_in_tiles(const __half2* x, __half2* y) {
+extern "C" __global__ void of_a_row_in_tiles(const __half2* x, __half2* y, int columns) {
   __shared__ __half2 place[32];
   __half2 sum = __float2half2_rn(0);
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
+    __half2 value = __halves2half2(__ushort_as_half(0), __ushort_as_half(0));
+    if (threadIdx.x + 32 * n < columns) value = x[32 * n + threadIdx.x];
     __syncthreads();
-    place[threadIdx.x] = x[32 * n + threadIdx.x];
+    place[threadIdx.x] = value;
     __syncthreads();
     sum = __hadd2(sum, place[31 - threadIdx.x]);
   }

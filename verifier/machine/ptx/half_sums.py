@@ -233,6 +233,7 @@ class ReachingDefinitions:
             return frozenset(self.sources(at, addresses[1:])) or frozenset({at})
         stored = [o for o in operands if not isinstance(o, Address)]
         came = {s for o in stored for s, _ in self.narrow_origins(at, o)} - {_OUTSIDE}
+        came = {s for s in came if self.instructions[s].parts[0] != "mov"}  # what a mask gives instead
         rows = {_address(self, s)[0] if _reads(self.instructions[s], "global") else frozenset() for s in came}
         return (next(iter(rows)) if len(rows) == 1 else frozenset()) or frozenset({at})
 
