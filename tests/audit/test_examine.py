@@ -14,6 +14,7 @@ from verifier.audit.rules import line_verdict
 from verifier.audit.search import CRASHES_PER_LINE, Budget
 from verifier.audit.tally import measured_in_words
 from verifier.checks import checks
+from verifier.records.case import LEFT_OUT
 from verifier.records.observation import Aftermath, Observation
 from verifier.records.subject import KnownDefect
 from verifier.records.verdict import Line, Measured, Verdict
@@ -99,6 +100,28 @@ def test_nothing_is_held_against_a_subject_that_claims_nothing_in_any_op(name, s
         line = examined(free.differing(**claim), runner, check, cases=4)
         assert line_verdict(line) is Verdict.FAIL
         assert (line.variance, UNCLAIMED in line.notes) == (next(iter(claim.values())), False)
+
+
+def test_a_case_without_a_number_as_eps_takes_the_place_of_a_drawn_one(subjects, runner, monkeypatch):
+    def seen():
+        origins = []
+        known = KnownDefect(check="forward_error", reason="r", where=lambda c: bool(origins.append(c.origin)))
+        runner.runs = 0
+        line = examined(subjects["good"].differing(known_defects=(known,)), runner, cases=30)
+        assert (line_verdict(line), runner.runs) == (Verdict.PASS, 30)
+        return dict.fromkeys(origins), line.listed
+
+    (with_it, listed), _ = seen(), monkeypatch.setattr(search, "unsaid_eps", lambda *_: ([], []))
+    others, as_listed = seen()
+    (besides,) = with_it.keys() - others.keys()
+    assert "eps=None" in besides
+    assert [one for one in with_it if one != besides] == [*others][: len(with_it) - 1]
+    assert listed == as_listed
+
+
+def test_a_call_without_a_number_as_eps_is_named_where_it_was_not_tried(subjects, runner):
+    left = examined(subjects["good"], runner, cases=30, only=lambda c: LEFT_OUT not in c.scalars)
+    assert left.gaps == {"not tried": ["eps left out"]}
 
 
 def test_the_same_seed_searches_alike_and_another_one_otherwise(subjects, runner):

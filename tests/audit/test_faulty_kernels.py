@@ -15,7 +15,7 @@ from verifier.checks import checks
 from verifier.execution import Runner
 from verifier.execution.backends import backend, default_backend
 from verifier.ops import op
-from verifier.records.case import LEFT_OUT
+from verifier.records.case import GIVEN_NONE, LEFT_OUT
 from verifier.records.subject import PARAMETERS
 from verifier.records.verdict import Verdict
 from verifier.subjects.load_file import builtin_files, load_subjects
@@ -28,7 +28,7 @@ CASES = 15
 FEW = 3
 """Cases of a check that is to see nothing of a bug."""
 
-REFUSES = frozenset(["refuses_odd_columns", "version_read_in_inference_mode"])
+REFUSES = frozenset(["refuses_odd_columns", "version_read_in_inference_mode", "eps_none_in_words_refused"])
 """Those that are wrong because they refuse a call."""
 
 # What only this check sees, of the checks that every kernel meets first.
@@ -102,13 +102,17 @@ ONLY = {
     "output_saved_unseen": "context",
     "last_rows_of_wide_configuration_triton": "autotuning",
     "eps_raised_in_long_rows_triton": "forward_error",
+    "eps_left_out_taken_for_another": "forward_error",
+    "eps_none_in_words_refused": "forward_error",
 }
 
 
 # What only cases of one kind show to the check that is to catch it.
 SHOWN_BY = {
     "eps_zero_taken_for_none": lambda case: case.eps == 0,
-    "eps_none_taken_for_another": lambda case: "eps" in case.scalars.get(LEFT_OUT, ()),
+    "eps_none_taken_for_another": lambda case: not says_eps(case),
+    "eps_left_out_taken_for_another": lambda case: "eps" in case.scalars.get(LEFT_OUT, ()),
+    "eps_none_in_words_refused": lambda case: "eps" in case.scalars.get(GIVEN_NONE, ()),
     "tiny_eps_raised": lambda case: 0 < case.eps < 1e-15,
     "eps_raised_in_long_rows_triton": lambda case: case.columns > 4096 and case.eps < 1e-6,
     "last_of_several_dimensions_alone": lambda case: len(case.scalars["normalized_shape"]) > 1,
@@ -150,6 +154,10 @@ SHOWN_BY = {
     "long_rows_in_32_bits_triton": lambda case: case.columns > 3000,
     "buffer_of_first_call_kept_triton": lambda case: case.rows > 4096,
 }
+
+
+def says_eps(case):
+    return not {LEFT_OUT, GIVEN_NONE} & {*case.scalars}
 
 
 def finite(case, name):

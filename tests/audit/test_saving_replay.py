@@ -13,9 +13,11 @@ from verifier.audit.replay import replay
 from verifier.audit.request import SelectionError
 from verifier.audit.save import save_finding, save_line
 from verifier.audit.search import Budget
+from verifier.cases.recipe import Recipe, build
 from verifier.commands.command_line import main
+from verifier.ops import op
 from verifier.records import case as cases
-from verifier.records.case import CaseError
+from verifier.records.case import LEFT_OUT, CaseError
 from verifier.subjects.load_file import LoadError, load_subjects
 
 WRONG = """
@@ -58,6 +60,28 @@ def test_a_mended_kernel_passes_and_is_called_changed(saved, tmp_path, kernel_fi
     assert status == 0
     assert "mended.py has changed since this case was saved" in text
     assert "output: PASS" in text
+
+
+LEAVES_EPS_OUT = """
+@subject(**DECLARED)
+def leaves_eps_out(input, weight=None, bias=None, eps=1e-5):
+    return right(input, weight, bias, eps)
+"""
+
+
+@pytest.mark.parametrize(("default", "status"), [("1e-5", 0), ("0.5", 0), ("None", 1)])
+def test_eps_that_a_saved_call_leaves_out_is_the_default_of_today(
+    default, status, subjects_of, kernel_file, tmp_path
+):
+    of_then = subjects_of(LEAVES_EPS_OUT)["leaves_eps_out"]
+    case = build(op("layer_norm"), of_then, "float32", Recipe(rows=2, columns=9, eps=None), gradients=False)
+    assert case.scalars["eps"] == 1e-5
+    assert case.scalars[LEFT_OUT] == ("eps",)
+    path = kernel_file(LEAVES_EPS_OUT.replace("eps=1e-5", f"eps={default}"), name="today.py")
+    saved_in = tmp_path / "case.json"
+    belongs = {"path": str(path), "name": "leaves_eps_out"}
+    cases.save(case, saved_in, subject=belongs, check="forward_error", backend="eager")
+    assert replay(saved_in)[1] == status
 
 
 def test_the_same_finding_is_saved_once_and_namesakes_apart(saved, subjects_of, runner, tmp_path):

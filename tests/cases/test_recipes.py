@@ -1,5 +1,6 @@
 """A recipe is a whole case in a line: it is read back, makes the same case again and fits its subject."""
 
+import json
 import os
 import subprocess
 import sys
@@ -18,10 +19,13 @@ from verifier.cases import fixed_list
 from verifier.cases.drawn import recipes
 from verifier.cases.fixed_list import covering
 from verifier.cases.plan import Plan
-from verifier.cases.recipe import Recipe, build
+from verifier.cases.recipe import EPS_NONE, Recipe, build
+from verifier.cases.recipe_json import recipe_document, recipe_of
 from verifier.checks import checks
+from verifier.execution.call_subject import lay_out
 from verifier.ops import op, ops
 from verifier.oracle.solve import solve
+from verifier.records.case import from_document, to_document
 from verifier.records.subject import Claim, Domain, Subject
 from verifier.subjects.declare import subject as declared
 
@@ -245,6 +249,51 @@ def test_a_subject_without_eps_is_judged_with_the_default_of_pytorch():
     given = Recipe(rows=2, columns=6, eps=0.5)
     assert build(LAYER_NORM, fixed, "float32", given, gradients=False).eps == 1e-5
     assert build(LAYER_NORM, FULL, "float32", given, gradients=False).eps == 0.5
+
+
+HEADS = {
+    "a number": ("eps=1e-3", None, 1e-3, {"eps left out"}),
+    "a whole number": ("eps=1", None, 1.0, {"eps left out"}),
+    "None": ("eps=None", None, torch.finfo(torch.float32).eps, {"eps=None"}),
+    "no default": ("eps", None, None, set()),
+    "something else": ("eps=True", None, None, set()),
+    "less than is promised": ("eps=1e-9", Domain(min_eps=1e-6), 1e-9, set()),
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_what_a_call_without_eps_means_follows_from_the_signature(head):
+    default, domain, meant, asked = HEADS[head]
+    namespace: dict = {}
+    exec(f"def kernel(*, input, normalized_shape, weight=None, {default}): ...", namespace)
+    subject = replace(taking("rms_norm", "input"), function=namespace["kernel"], domain=domain)
+    told, recipes = fixed_list.unsaid_eps(subject, Plan(eps_unsaid=True).within(domain), "float32")
+    assert {*told} == asked
+    assert [recipe.eps for recipe in recipes] == [EPS_NONE if "eps=None" in asked else None] * 2 * len(asked)
+    left = build(op("rms_norm"), subject, "float32", Recipe(rows=2, columns=4, eps=None), gradients=False)
+    assert (None if left is None else left.eps) == meant
+    words = build(
+        op("rms_norm"), subject, "float32", Recipe(rows=2, columns=4, eps=EPS_NONE), gradients=False
+    )
+    assert (words is not None) == ("eps=None" in asked)
+    if words is not None:
+        assert lay_out(subject, words, device="cpu").arguments["eps"] is None
+        assert from_document(to_document(words)).scalars == words.scalars
+    if left is not None:
+        assert "eps" not in lay_out(subject, left, device="cpu").arguments
+
+
+def test_none_is_not_asked_for_in_words_where_what_it_means_is_not_settled():
+    exec("def kernel(*, input, normalized_shape, weight=None, eps=None): ...", namespace := {})
+    subject = replace(taking("rms_norm", "input"), function=namespace["kernel"])
+    told = {d: fixed_list.unsaid_eps(subject, Plan(eps_unsaid=True), d)[0] for d in ("float16", "float32")}
+    assert told == {"float16": [], "float32": ["eps=None"]}
+
+
+@pytest.mark.parametrize("eps", [None, EPS_NONE, 1e-6])
+def test_a_recipe_keeps_what_its_call_says_of_eps(eps):
+    recipe = Recipe(rows=2, columns=4, eps=eps)
+    assert recipe_of(json.loads(json.dumps(recipe_document(recipe)))) == recipe
 
 
 def test_kappa_and_magnitude_are_those_of_the_rows():

@@ -12,6 +12,7 @@ from verifier.audit.read_claim import with_read_claim
 from verifier.audit.report.finding_text import failure_text
 from verifier.audit.request import SelectionError
 from verifier.audit.run_audit import played
+from verifier.cases.recipe import with_own_default
 from verifier.cases.saved_case import read_case
 from verifier.checks import check
 from verifier.execution import Runner
@@ -48,6 +49,7 @@ def replay(path: Path, *, kernel: Path | None = None, backend_name: str | None =
     found = {s.name: s for s in load_subjects(file)}
     if name not in found:
         raise SelectionError(f"{file} has no subject {name!r}; it has {', '.join(found)}")
+    case = with_own_default(op(case.op), found[name], case)
     reason = _cannot_run(found[name], case, check_name, place)
     if reason:
         raise SelectionError(reason)

@@ -18,7 +18,7 @@ from verifier.audit.outside_domain import plan_outside
 from verifier.audit.request import BUDGETS
 from verifier.audit.trial import Failure, Trial
 from verifier.cases.drawn import recipes
-from verifier.cases.fixed_list import covering, to_be_tried, tried
+from verifier.cases.fixed_list import covering, to_be_tried, tried, unsaid_eps
 from verifier.cases.plan import Plan
 from verifier.cases.recipe import Recipe, build
 from verifier.cases.steering import Steering, at_numbers, near_the_largest, steered
@@ -202,6 +202,7 @@ class Search:
                 self._run(inside, recipe)
                 line.listed, count = line.listed + 1, count + 1
                 self._venture(outside, count)
+        count += self._leave_eps_unsaid(inside, count)
         self._hypothesis(inside, count, lambda done: self._venture(outside, done))
         if subject.domain is not None and not (self._inside or line.left_out):
             most = f"{plan.max_rows} rows, {plan.max_columns} columns and {plan.max_elements} elements"
@@ -272,6 +273,15 @@ class Search:
                     self._steered += 1
                     if not any(o.verdict is Verdict.REFUSED for o in self._run(plan, recipe)):
                         break
+
+    def _leave_eps_unsaid(self, plan: Plan, count: int) -> bool:
+        """Run a case whose call says no number as eps, in the place of a drawn one; return whether it ran."""
+        words, recipes = ([], []) if self.first else unsaid_eps(self.trial.subject, plan, self.trial.dtype)
+        self.line.untried += words  # not before: the list would have a larger share for what is none of it
+        if self.budget.spent(count) or self._found_enough():
+            return False
+        recipe = next((r for r in recipes if self._wanted_inside(plan, r)), None)
+        return recipe is not None and self._run(plan, recipe) is not None
 
     def _listed(self, plan: Plan) -> Iterator[Recipe]:
         """Yield the recipes of the fixed list whose cases are to be run."""

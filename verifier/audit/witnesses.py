@@ -8,6 +8,7 @@ from pathlib import Path
 
 from verifier.audit import rules, tally
 from verifier.audit.trial import Failure, Trial
+from verifier.cases.recipe import with_own_default
 from verifier.records import witness
 from verifier.records.case import CaseError
 from verifier.records.subject import KnownDefect
@@ -39,7 +40,8 @@ def _replayed(trial: Trial, line: Line, defect: KnownDefect, path: Path) -> Find
 
     On another backend it is noted alone: what memory held before or the order of blocks is another there.
     """
-    case, document = witness.load(path)
+    saved, document = witness.load(path)
+    case = with_own_default(trial.op, trial.subject, saved)
     outcomes, detail = trial.judge(case)
     tally.add(line, case, outcomes, outside=False, detail=detail)
     found = [Failure(case=case, outcome=o, detail=detail) for o in outcomes if trial.is_finding(case, o)]

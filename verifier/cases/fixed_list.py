@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from verifier.cases.hazards import joint_hazards
 from verifier.cases.pairwise import Choice, Factor, pairwise
 from verifier.cases.plan import EDGE_EPS, GRADIENT_HAZARDS, Plan
 from verifier.cases.possible_choices import FEW_COLUMNS, MILDEST, STRENGTHS, Aimed, Possible, shows
-from verifier.cases.recipe import Recipe
+from verifier.cases.recipe import EPS_NONE, Eps, Recipe, eps_meant
 from verifier.ops import Op, Shapes
 from verifier.ops import op as named_op
 from verifier.records.case import Case
@@ -84,6 +85,29 @@ def covering(
         number += 1
         if number == max(2, 1 + len(early)):
             yield from (recipe for recipe in besides if recipe is not None and accept(recipe))
+
+
+def unsaid_eps(subject: Subject, plan: Plan, dtype: str) -> tuple[list[str], list[Recipe]]:
+    """Return a case whose call says no number as eps, in words and as recipes; none where nothing is asked.
+
+    Where the signature's default is a number, eps is left out; where it is None, None is given in words. The
+    first recipe has inputs whose variance is near that number, so that any other is obvious.
+    """
+    the_op, head = named_op(subject.op), subject.signature.get("eps")
+    if not plan.eps_unsaid or not the_op.has_eps or the_op.derived or head is None:
+        return [], []
+    said: Eps = EPS_NONE if head.default is None else None
+    meant = eps_meant(the_op, subject, dtype, said)
+    least = subject.domain.min_eps if subject.domain is not None else None
+    unnamed = said is None and head.kind is inspect.Parameter.POSITIONAL_ONLY
+    possible = Possible(the_op, subject, plan)
+    laid = ((v, s) for v in plan.variants_of(the_op) if (s := _shape_of_spread(plan, possible, v)))
+    variant, shape = next(laid, (0, None))
+    if meant is None or meant < (least or 0.0) or unnamed or shape is None:
+        return [], []
+    plain = _plain(shape, possible, eps=said, variant=variant)
+    scale = max(TINY_SCALE, min(0, round(math.log2(meant) / 2))) if meant > 0 else SMALL_SCALE
+    return [_of_eps(said)], [replace(plain, input=replace(plain.input, scale=scale)), plain]
 
 
 def factors(subject: Subject, plan: Plan) -> list[Factor]:
@@ -183,10 +207,10 @@ def _largest_mean(subject: Subject, plan: Plan) -> int | None:
     return sum(10.0**k <= largest for k in range(1, STRONGEST + 1)) or None
 
 
-def _shape_of_spread(plan: Plan, possible: Possible) -> tuple[int, int] | None:
+def _shape_of_spread(plan: Plan, possible: Possible, variant: int = 0) -> tuple[int, int] | None:
     """Return the first shape with rows of more than a few columns."""
     wide = (shape for shape in cover_shapes(plan) if shape[0] > 0 and shape[1] > FEW_COLUMNS)
-    return next((shape for shape in wide if possible.shapes(*shape, 0)), None)
+    return next((shape for shape in wide if possible.shapes(*shape, variant)), None)
 
 
 def _cut_from_matrices(subject: Subject, plan: Plan, possible: Possible) -> Iterator[Recipe]:
@@ -401,8 +425,10 @@ def _of_extents(rows: int, columns: int) -> str:
     return f"{rows} rows of {columns}"
 
 
-def _of_eps(eps: float | None) -> str:
-    return f"eps={eps:g}" if eps is not None else "eps=None"
+def _of_eps(eps: Eps) -> str:
+    if eps is None:
+        return "eps left out"
+    return f"eps={eps:g}" if isinstance(eps, float) else "eps=None"
 
 
 def _of_dtype(dtype: str) -> str:

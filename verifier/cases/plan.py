@@ -55,6 +55,8 @@ class Plan:
     where numbers hardly matter to the answer. carriers: tensors besides the input that have the hazard in its
     place, one in a case. parameter_dtypes: whether weight and bias come in every dtype that is promised, not
     in the first alone. variants: which of the op's forms of shapes cases have, by number (None: all).
+    eps_unsaid:
+    whether a case after the fixed list says no number as eps, where the signature's default means one.
     """
 
     gradients: bool = False
@@ -85,6 +87,7 @@ class Plan:
     carriers: tuple[str, ...] = ()
     parameter_dtypes: bool = False
     variants: tuple[int, ...] | None = None
+    eps_unsaid: bool = False
 
     def within(self, domain: Domain | None) -> Plan:
         """Return the plan restricted to what a domain accepts, as far as that is known without numbers."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -14,11 +15,16 @@ from strategies.layouts import Layout
 from strategies.values import Values
 from verifier.cases.hazards import joint_hazards
 from verifier.ops import Op, Shapes, from_rows
-from verifier.records.case import LEFT_OUT, Case, Extents, Scalars
+from verifier.records.case import GIVEN_NONE, LEFT_OUT, Case, Extents, Scalars
 from verifier.records.subject import INPUT, PARAMETERS, Subject
 
 DEFAULT_EPS = 1e-5
 """eps of torch.nn.functional.layer_norm, batch_norm and group_norm where none is given."""
+
+EPS_NONE: Final = "none"
+"""The eps of a recipe whose call gives None in words."""
+Eps = float | Literal["none"] | None
+"""What a call says of eps: a number, None in words (`EPS_NONE`), or nothing (None)."""
 
 ORDINARY = Values()
 
@@ -27,7 +33,8 @@ ORDINARY = Values()
 class Recipe:
     """A whole case in a line: extents, values of each tensor, layouts, a joint hazard and eps.
 
-    eps: None leaves it to the kernel. further: values of other tensors by name, None where one is left out.
+    eps: None leaves it out, `EPS_NONE` gives None in words. further: values of other tensors by name, None
+    where one is left out.
     parameter_dtype: of weight, bias and running statistics, "input" for the input's; None is the first that
     the subject promises. bias_dtype: of bias, where it has another.
     """
@@ -41,7 +48,7 @@ class Recipe:
     grad_output: Values = ORDINARY
     joint: str | None = None
     layouts: tuple[tuple[str, Layout], ...] = ()
-    eps: float | None = 1e-5
+    eps: Eps = 1e-5
     further: tuple[tuple[str, Values | None], ...] = ()
     parameter_dtype: str | None = None
     bias_dtype: str | None = None
@@ -145,15 +152,39 @@ def _of_derived(op: Op, tensors: Mapping[str, torch.Tensor | None], recipe: Reci
     }
 
 
-def _eps(op: Op, subject: Subject, dtype: str, wanted: float | None) -> dict[str, object] | None:
-    """Return the scalars that say what eps is, and whether the call leaves it out; None: nothing says it."""
+def _eps(op: Op, subject: Subject, dtype: str, wanted: Eps) -> dict[str, object] | None:
+    """Return the scalars that say what eps is, and what the call says of it; None: nothing says it."""
     # A kernel without an argument eps has one of its own: PyTorch's default, or its domain ends there.
     if "eps" not in subject.signature and not op.derived:
         return {"eps": DEFAULT_EPS}
-    if wanted is not None:
+    if isinstance(wanted, float | int):
         return {"eps": wanted}
-    meant = None if op.default_eps is None else op.default_eps(dtype)
-    return None if meant is None else {"eps": meant, LEFT_OUT: ("eps",)}
+    meant = eps_meant(op, subject, dtype, wanted)
+    return None if meant is None else {"eps": meant, LEFT_OUT if wanted is None else GIVEN_NONE: ("eps",)}
+
+
+def eps_meant(op: Op, subject: Subject, dtype: str, wanted: Eps) -> float | None:
+    """Return the number that a call without one means, by its signature's default; None: nothing says it.
+
+    None is given in words only where the signature has it as its default.
+    """
+    if isinstance(wanted, float | int):
+        return wanted
+    head = subject.signature.get("eps")
+    default = None if head is None else head.default
+    if default is None and op.default_eps is not None:
+        return op.default_eps(dtype)
+    if wanted is not None or not isinstance(default, float | int) or isinstance(default, bool):
+        return None
+    return float(default) if math.isfinite(default) else None
+
+
+def with_own_default(op: Op, subject: Subject, case: Case) -> Case:
+    """Return a saved case with the eps that its call means now: a default may have changed since."""
+    if "eps" not in case.scalars.get(LEFT_OUT, ()) or "eps" not in subject.signature:
+        return case
+    meant = eps_meant(op, subject, case.dtype, None)
+    return case if meant is None else replace(case, scalars={**case.scalars, "eps": meant})
 
 
 def assemble(

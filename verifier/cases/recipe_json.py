@@ -8,7 +8,7 @@ from typing import cast
 
 from strategies.layouts import Layout
 from strategies.values import Values
-from verifier.cases.recipe import Recipe
+from verifier.cases.recipe import EPS_NONE, Recipe
 
 _VALUES = ("input", "weight", "bias", "grad_output")
 _PLAIN = ("rows", "columns", "variant", "joint", "parameter_dtype", "bias_dtype")
@@ -29,7 +29,7 @@ def recipe_document(recipe: Recipe) -> dict[str, object]:
         elif name == "further":
             found[name] = {tensor: _values_document(values) for tensor, values in recipe.further}
         elif name == "eps":
-            found[name] = None if recipe.eps is None else recipe.eps.hex()
+            found[name] = recipe.eps.hex() if isinstance(recipe.eps, float) else recipe.eps
         else:
             found[name] = value
     return found
@@ -56,7 +56,7 @@ def recipe_of(document: Mapping[str, object]) -> Recipe:
             given["further"] = tuple((name, _values(values)) for name, values in further.items())
         if "eps" in document:
             eps = document["eps"]
-            given["eps"] = None if eps is None else float.fromhex(str(eps))
+            given["eps"] = eps if eps in {None, EPS_NONE} else float.fromhex(str(eps))
         found = Recipe(**given)  # type: ignore[arg-type]
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"not a recipe: {error}") from error

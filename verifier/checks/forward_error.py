@@ -37,6 +37,8 @@ CATCHES = (
     "eps_outside_root",
     "eps_zero_taken_for_none",
     "eps_none_taken_for_another",
+    "eps_left_out_taken_for_another",
+    "eps_none_in_words_refused",
     "tiny_eps_raised",
     "last_of_several_dimensions_alone",
     "last_two_of_three_dimensions_alone",
@@ -87,7 +89,9 @@ MOST_ELEMENTS_ELSEWHERE = 2048
 def plan(_subject: Subject, _op: Op) -> Plan:
     """Ask for every hazard in contiguous memory, of every rank."""
     must = ("variant", "eps", "parameter_dtype")
-    return Plan(eps=EVERY_EPS, must=must, reaching=True, literals=True, parameter_dtypes=True)
+    return Plan(
+        eps=EVERY_EPS, must=must, reaching=True, literals=True, parameter_dtypes=True, eps_unsaid=True
+    )
 
 
 def skips(_subject: Subject, op: Op, _dtype: str, _backend: str) -> str | None:

@@ -14,7 +14,7 @@ import torch
 from strategies.values import Values
 from verifier.arithmetic.formats import FORMATS, Array
 from verifier.audit.request import SelectionError
-from verifier.cases.recipe import build, recorded_recipe
+from verifier.cases.recipe import build, recorded_recipe, with_own_default
 from verifier.cases.saved_case import read_case
 from verifier.checks.support.truth import Truth
 from verifier.execution import Runner
@@ -240,7 +240,7 @@ def case_of(path: Path, kernel: Path | None = None) -> tuple[Subject, Case]:
     case, subject = saved.case, subject_of(saved.kernel, saved.subject)
     if subject.op != case.op:
         raise SelectionError(f"the case is one of {case.op}, but {subject.name} declares {subject.op}")
-    return subject, case
+    return subject, with_own_default(op(case.op), subject, case)
 
 
 def subject_of(path: Path, name: str | None) -> Subject:

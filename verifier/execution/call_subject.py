@@ -20,7 +20,7 @@ from verifier.machine.culprit import in_backward, is_own, passed_on
 from verifier.machine.culprit import place as place_of
 from verifier.machine.execute.findings import UnsupportedFeature
 from verifier.ops import op
-from verifier.records.case import LEFT_OUT, Case
+from verifier.records.case import GIVEN_NONE, LEFT_OUT, Case
 from verifier.records.observation import Deviation, Observation, Status
 from verifier.records.printable import said, text_of
 from verifier.records.subject import Subject
@@ -193,11 +193,12 @@ def lay_out(
         if name in case.tensors:
             arguments[name] = placed[name].tensor if name in placed else None
         elif name in case.scalars:
-            arguments[name] = case.scalars[name]
+            absent = name in case.scalars.get(GIVEN_NONE, ())
+            arguments[name] = None if absent else case.scalars[name]
         elif parameter.default is parameter.empty:
             strange.append(repr(name))
     if strange:
-        known = ", ".join(sorted({*case.tensors, *case.scalars} - {"grad_output", LEFT_OUT}))
+        known = ", ".join(sorted({*case.tensors, *case.scalars} - {"grad_output", LEFT_OUT, GIVEN_NONE}))
         raise UnusableError(
             f"{subject.name}() asks for {', '.join(strange)}, which {case.op} does not have; it has {known}"
         )

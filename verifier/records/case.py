@@ -25,6 +25,8 @@ INLINE_BYTES: Final = 1 << 20
 
 LEFT_OUT: Final = "left_out"
 """A scalar of a case: the names of the arguments that the call leaves out, so that their defaults hold."""
+GIVEN_NONE: Final = "given_none"
+"""A scalar of a case: the names of the arguments that the call gives as None, whatever number that means."""
 FEATURES: Final = "out_features"
 """A scalar of a case: how many elements a row of the output has, where it is not as many as the input's."""
 
