@@ -33,7 +33,7 @@ STEERED_SECONDS = {"quick": 8.0, "standard": 60.0, "deep": math.inf}
 STEERED_SHARE = 0.3
 """Share of a budget's cases, or of its time, that these have at most."""
 LEAST_STEERED = 10
-"""Cases from which on a search has such shapes: to find them costs as much as some cases."""
+"""Cases from which on a search has such shapes, dear to find, and a call that says no number as eps."""
 COVERING_SHARE = 0.6
 """Share of a budget that the fixed list gets, unless it ends before; Hypothesis draws the rest."""
 MUST_SHARE = 0.8
@@ -136,6 +136,7 @@ class Search:
     _deaths: int = 0
     _inside: int = 0
     _steered: int = 0
+    _unsaid: int = 0
     _gradients: bool = False
     _list_until: float | None = None
     _drawn: set[str] = field(default_factory=set)
@@ -202,8 +203,8 @@ class Search:
                 self._run(inside, recipe)
                 line.listed, count = line.listed + 1, count + 1
                 self._venture(outside, count)
-        count += self._leave_eps_unsaid(inside, count)
-        self._hypothesis(inside, count, lambda done: self._venture(outside, done))
+        self._leave_eps_unsaid(inside, count)
+        self._hypothesis(inside, count + self._unsaid, lambda done: self._venture(outside, done))
         if subject.domain is not None and not (self._inside or line.left_out):
             most = f"{plan.max_rows} rows, {plan.max_columns} columns and {plan.max_elements} elements"
             tells = f", which are of at most {most}" if inside.empty else ""
@@ -274,14 +275,14 @@ class Search:
                     if not any(o.verdict is Verdict.REFUSED for o in self._run(plan, recipe)):
                         break
 
-    def _leave_eps_unsaid(self, plan: Plan, count: int) -> bool:
-        """Run a case whose call says no number as eps, in the place of a drawn one; return whether it ran."""
-        words, recipes = ([], []) if self.first else unsaid_eps(self.trial.subject, plan, self.trial.dtype)
+    def _leave_eps_unsaid(self, plan: Plan, count: int) -> None:
+        """Run a case whose call says no number as eps, in the place of the last that would be drawn."""
+        words, recipes = unsaid_eps(self.trial.subject, plan, self.trial.dtype)
         self.line.untried += words  # not before: the list would have a larger share for what is none of it
-        if self.budget.spent(count) or self._found_enough():
-            return False
-        recipe = next((r for r in recipes if self._wanted_inside(plan, r)), None)
-        return recipe is not None and self._run(plan, recipe) is not None
+        brief = self.budget.cases < LEAST_STEERED or self.budget.spent(count) or self._found_enough()
+        for recipe in islice((r for r in recipes if not brief and self._wanted_inside(plan, r)), 1):
+            self._run(plan, recipe)
+            self._unsaid = 1
 
     def _listed(self, plan: Plan) -> Iterator[Recipe]:
         """Yield the recipes of the fixed list whose cases are to be run."""
@@ -311,8 +312,7 @@ class Search:
         """Run a case outside the domain where so many inside call for one more."""
         wanted = self.line.outside < OUTSIDE_SHARE * done
         if wanted and not self.budget.spent(0) and not self._found_enough():
-            recipe = next(outside, None)
-            if recipe is not None:
+            for recipe in islice(outside, 1):
                 self._run(Plan(gradients=self._gradients), recipe)
 
     def _built(self, plan: Plan, recipe: Recipe) -> Case | None:
@@ -428,7 +428,7 @@ class Search:
             if repr(recipe) in state.failing:
                 raise AssertionError("a check failed")
 
-        examples = min(MOST_DRAWS * (self.budget.cases - count), DRAWS_AT_ONCE)
+        examples = min(MOST_DRAWS * (self.budget.cases - count + self._unsaid), DRAWS_AT_ONCE)
         strategy, quiet = self._drawing(plan, examples)
         try:
             with contextlib.suppress(_Enough):
