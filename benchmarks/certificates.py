@@ -126,7 +126,7 @@ def missing(
 ) -> Iterator[Asked]:
     """Yield what is not known of the files as they are, wide rows first; failures are asked for again."""
     subjects = [
-        (path, sha256(path.read_bytes()).hexdigest()[:12], subject)
+        (path, sha256(b"".join(file.read_bytes() for file in sources(path))).hexdigest()[:12], subject)
         for path in corrected()
         if part in path.stem
         for subject in load_subjects(path)
@@ -151,6 +151,20 @@ def made(cells: list[Asked], workers: int, limit: float) -> Iterator[dict[str, o
             if isinstance(result, Died):
                 told = {"seconds": 0.0, "refused": f"error: {result.message}", "claims": ""}
             yield {**one.key._asdict(), "source": one.source, **told}
+
+
+def sources(path: Path) -> list[Path]:
+    """Return a kernel file and the files beside it that it names, and that these name."""
+    beside = {file.name: file for file in path.parent.iterdir() if file.suffix in {".py", ".cu", ".cuh"}}
+    found: list[Path] = []
+    waiting = [path]
+    while waiting:
+        file = waiting.pop()
+        if file not in found:
+            found.append(file)
+            text = file.read_text(encoding="utf-8")
+            waiting += [other for name, other in beside.items() if name in text]
+    return sorted(found)
 
 
 def has_gradients(subject: Subject) -> bool:

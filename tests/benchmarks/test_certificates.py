@@ -107,3 +107,14 @@ def test_a_cell_tells_a_refusal_from_what_broke_and_from_what_took_too_long(cert
             pass
 
     assert cell(slow, 0.05) == "error: not known within 0.05 seconds"
+
+
+def test_a_cell_is_of_the_skeletons_of_its_kernel_too(certificates, tmp_path):
+    for name, text in (
+        ("a.py", "load(x.py)"),
+        ("x.py", "#include y.cuh"),
+        ("y.cuh", ""),
+        ("other.py", "a.py"),
+    ):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert [file.name for file in certificates.sources(tmp_path / "a.py")] == ["a.py", "x.py", "y.cuh"]
