@@ -27,7 +27,7 @@ import numpy as np
 import torch
 import triton
 
-from verifier.cases.recipe import Recipe, Values, build
+from verifier.cases.recipe import Values, build, recorded_recipe
 from verifier.execution.backends import backend
 from verifier.execution.call_subject import execute
 from verifier.execution.record_graph import bits_of, record
@@ -39,9 +39,9 @@ from verifier.subjects.load_file import builtin_files, load_subjects
 T = TypeVar("T")
 MOST_TIMES, MOST_BYTES, MOST_SECONDS = 5.0, 2 << 30, 2.0
 """What a recording may cost beside a plain run, what it may hold, and what a certificate may cost."""
-MASKS = ("mask", "attn_bias")
-"""Arguments that are left out: what decides on data is not followed."""
 _COSTS = Path(__file__).with_name("graph_costs.py")
+ROOT = f"{Path(__file__).resolve().parents[1]}/"
+"""How the path of a source begins, which a page leaves out."""
 
 
 def main(part: str = "", rows: str = "4", columns: str = "33") -> int:
@@ -74,10 +74,10 @@ def replays(rows: int = 4, columns: int = 33) -> int:
         for subject in load_subjects(file) if not file.stem.endswith("_torch") else ():
             told = [one for dtype in subject.dtypes for one in replayed(subject, dtype, rows, columns)]
             wrong += sum(differs for _, differs in told)
-            parts = [line.removeprefix(f"{subject.name} ").split("; ") for line, _ in told]
-            equal = ", ".join(notes[0].replace(":", "").removesuffix(" results equal") for notes in parts)
-            further = dict.fromkeys(note for notes in parts for note in notes[1:-2])
-            unknown = "; ".join(further).replace(f"{_COSTS.parents[1]}/", "")
+            lines = [line.removeprefix(f"{subject.name} ").replace(ROOT, "") for line, _ in told]
+            parts = [line.replace(":", "", 1).split("; ") for line in lines]
+            equal = ", ".join(notes[0].removesuffix(" results equal") for notes in parts)
+            unknown = "; ".join(dict.fromkeys(note for notes in parts for note in notes[1:-2]))
             print(f"| `{subject.name}` | {equal} | {unknown} |", flush=True)
     return int(wrong > 0)
 
@@ -168,8 +168,7 @@ def replayed(subject: Subject, dtype: str, rows: int, columns: int) -> Iterator[
     """Give what a replay shows, in a line, and whether a result differs."""
     the_op, place = op(subject.op), backend("machine")
     grad = bool(the_op.differentiable) and subject.differentiable
-    without = tuple((name, None) for name in MASKS if name in subject.signature)
-    recipes = (Recipe(rows=rows, columns=columns, input=Values(seed=n), further=without) for n in (0, 1))
+    recipes = (recorded_recipe(the_op, subject, rows, columns, Values(seed=n)) for n in (0, 1))
     one, other = (build(the_op, subject, dtype, recipe, gradients=grad) for recipe in recipes)
     with session() as opened:
         seen, plain = _second(lambda: execute(subject, other, backend=place, gradients=grad))

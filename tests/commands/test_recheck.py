@@ -38,6 +38,20 @@ def test_a_certificate_holds_on_other_data(certificate):
     assert "holds" in answer.output
 
 
+def test_the_kernel_of_that_name_beside_a_certificate_is_found(certificate, tmp_path):
+    _, file = certificate
+    beside = file.with_name("kernel.json")
+    beside.write_bytes(file.read_bytes())
+    answer = run("recheck", beside)
+    assert answer.exit_code == 0, answer.output
+    assert "holds" in answer.output
+    alone = tmp_path / "kernel.json"
+    alone.write_bytes(file.read_bytes())
+    answer = run("recheck", alone)
+    assert answer.exit_code == 2
+    assert "no such file" in answer.output
+
+
 def test_each_forged_entry_is_told(certificate, tmp_path):
     kernel, file = certificate
     document = json.loads(file.read_text(encoding="utf-8"))

@@ -263,9 +263,8 @@ def _allowed(session: Session) -> float:
     exact = session.truth.exact.get("rstd")
     rstd = 1.0 + (0.0 if exact is None else float(np.max(exact.magnitude(), initial=0.0)))
     product = largest.get("grad_output", 1.0) * largest.get("weight", 1.0)
-    if (
-        exact is None and session.op.reads_eps
-    ):  # what is normalized is made of the input: that is a factor, too
+    # What is normalized is made of the input, if no statistic is saved: that is a factor, too.
+    if exact is None and session.op.reads_eps:
         rstd = 1.0 + max(case.eps, sys.float_info.min) ** -0.5
         product *= largest["input"] ** 2
     product *= rstd**2

@@ -27,7 +27,10 @@ _KINDS: Mapping[str, type] = {
 
 def recheck(
     certificate: Annotated[Path, typer.Argument(help="What `certify --json` wrote.")],
-    kernel: Annotated[Path, typer.Argument(help="The kernel file of the certificate.")],
+    kernel: Annotated[
+        Path | None,
+        typer.Argument(help="The kernel file of the certificate; NAME.py beside NAME.json if left out."),
+    ] = None,
 ) -> None:
     """Certify a kernel again, on other data, and say what of its certificates does not hold any more.
 
@@ -43,6 +46,7 @@ def recheck(
         from verifier.records.certificate import Certificate
 
         kept, alike = read(certificate)
+        kernel = kernel or certificate.with_suffix(".py")
         must_be_files([kernel])
         status, rows_of = 0, dict[str, RowsAlike]()
         with Runner("machine") as runner:
