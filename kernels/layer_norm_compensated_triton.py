@@ -68,8 +68,9 @@ def _forward(
     variance = divide(squares, count) - product(low, low)
     variance = tl.where(variance < 0.0, 0.0, variance)  # keeps NaN, which a maximum would not
     rstd = divide(tl.full((TALL,), 1.0, ACCUMULATE), root(variance + eps))
-    tl.store(highs + row, high, mask=there)
-    tl.store(lows + row, low, mask=there)
+    if highs is not None:
+        tl.store(highs + row, high, mask=there)
+        tl.store(lows + row, low, mask=there)
     tl.store(means + row, high + low, mask=there)
     tl.store(rstds + row, rstd, mask=there)
     out = (deviation - low[:, None]) * rstd[:, None]
@@ -261,12 +262,16 @@ def _backward_at_once(
 # ---- Launches ----
 
 
-def normalize(input, weight, bias, columns, eps, residual=None):
-    """Launches the forward on input, or on input + residual; returns output and (high, low, mean, rstd)."""
+def normalize(input, weight, bias, columns, eps, residual=None, kept=False):
+    """Launches the forward on input, or on input + residual; returns output and (high, low, mean, rstd).
+
+    The mean's two parts are None unless they are kept for a backward.
+    """
     rows = input.numel() // columns if columns else 0
     statistics, accumulate = skeleton.accumulator(input.dtype)
     output = torch.empty(input.shape, dtype=input.dtype, device=input.device)
-    high, low, mean, rstd = torch.empty(4, rows, dtype=statistics, device=input.device)
+    mean, rstd, *parts = torch.empty(4 if kept else 2, rows, dtype=statistics, device=input.device)
+    high, low = parts or (None, None)
     x, other = (
         None if tensor is None else tiles.as_rows(tensor.reshape(rows, columns))
         for tensor in (input, residual)
@@ -286,7 +291,8 @@ def normalize(input, weight, bias, columns, eps, residual=None):
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, input, weight, bias, columns, eps):
-        output, (high, low, mean, rstd) = normalize(input, weight, bias, columns, eps)
+        kept = any(ctx.needs_input_grad[:3])
+        output, (high, low, mean, rstd) = normalize(input, weight, bias, columns, eps, kept=kept)
         ctx.save_for_backward(input, weight, high, low, rstd)
         ctx.parameters = [None if v is None else (v.shape, v.dtype) for v in (weight, bias)]
         ctx.mark_non_differentiable(mean, rstd)

@@ -43,7 +43,9 @@ def forward_tile(rows, columns, dtype):
 
     Short rows have few warps, so that little waits at a barrier. How many rows of at most 128 columns a tile
     has follows from their length alone: of two tiles of other heights lanes add other elements of a row.
-    Longer rows of one warp fill it, whatever lies beside them, and go several at a time where there are many.
+    Half rows of 256 have four warps, each a row where vectors are loaded. Longer rows of one warp fill it,
+    whatever lies beside them, and go several at a time where there are many; so do half rows of 2048, which
+    fill four.
     Weight and bias are loaded with the row (early) where it does not fill the registers, or where there are
     so few rows that nobody else would use them. Else the compiler may use so many registers a lane, which
     leave room for a second tile. None of this changes which lane adds what.
@@ -54,9 +56,13 @@ def forward_tile(rows, columns, dtype):
     if block < 256:
         elements = 2048 if block == 128 and size == 2 else 1024
         return elements // block, block, 4, early, None
+    if block == 256 and size == 2:
+        return 4, block, 4, early, None
     if block <= 1024:
         at_once = 1 if rows * block < 2**20 else 2 if rows * block < 2**21 else 4
         return min(at_once, 1024 // block), block, 1, early, None
+    if block == 2048:
+        return 2 if size == 2 and not few else 1, block, 2 if size == 4 else 4, early, None
     registers = {2: {4096: 64, 8192: 64, 16384: 64}, 4: {8192: 80, 16384: 64}}.get(size, {})
     return 1, block, forward_warps(block), early, None if early else registers.get(block)
 
@@ -126,8 +132,8 @@ def entries(parameter, column, step, within):
 
 def forward_depth(columns):
     """Additions that a leaf of a row's sum meets at most in a tile of the forward, in whichever dtype."""
-    _, block, warps, _, _ = forward_tile(1, columns, torch.float16)
-    return tile(block=block, threads=32 * warps, element_bytes=2).depth(columns)
+    tiled = (forward_tile(1, columns, dtype) for dtype in (torch.float16, torch.float32))
+    return max(tile(block=t[1], threads=32 * t[2], element_bytes=2).depth(columns) for t in tiled)
 
 
 def backward_depth(columns):
