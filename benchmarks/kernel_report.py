@@ -58,6 +58,7 @@ def page(document: dict[str, Any]) -> Iterator[str]:
     )
     yield from coverage(document["records"])
     yield from headlines(document["records"])
+    yield from beside_peers(document["records"])
     for key, records in groups(document["records"]):
         yield f"\n## {key}\n"
         yield from table(records, document["copy_bytes_per_second"])
@@ -143,6 +144,44 @@ def headlines(records: Sequence[Record]) -> Iterator[str]:
     for entry in PUBLISHED:
         here = HERE[entry.system](records) or "not measured in this run"
         yield f"| {entry.claim} | {entry.source} | {here} |"
+
+
+NEAR = 0.97
+"""Times of two contenders that differ by less are told apart by no run; the same code varies by 2 %."""
+
+
+def beside_peers(records: Sequence[Record]) -> Iterator[str]:
+    """Yield at how many shapes the fastest corrected kernel is ahead of the fastest peer, and where not."""
+    cells: dict[tuple[Any, ...], list[Record]] = {}
+    for r in records:
+        key = (r["system"], r["op"], r["direction"], r["dtype"], r["rows"], r["columns"])
+        cells.setdefault(key, []).append(r)
+    found = []
+    for (system, op, direction, dtype, rows, columns), here in sorted(cells.items()):
+        fastest = [
+            min(select(here, kind=kind), key=lambda r: float(r["seconds"]), default=None)
+            for kind in ("corrected", "peer")
+        ]
+        ours, peer = fastest
+        if ours is not None and peer is not None:
+            name = f"{system} {op} {direction} {dtype} | {rows} x {columns}"
+            found.append((peer["seconds"] / ours["seconds"], name, ours, peer))
+    yield "\n## Beside the fastest of torch, torch.compile, Liger and QuACK\n"
+    if not found:
+        yield "Not measured in this run."
+        return
+    ahead = sum(ratio >= 1 for ratio, *_ in found)
+    behind = sorted((one for one in found if one[0] < NEAR), key=lambda one: one[0])
+    near = len(found) - ahead - len(behind)
+    yield (
+        f"At {ahead} of {len(found)} shapes the fastest corrected kernel is as fast or faster, at "
+        f"{near} slower by at most {1 - NEAR:.0%}, and at {len(behind)} by more:\n"
+    )
+    yield "| grid | rows x columns | speed beside the peer's | corrected, us | peer, us |"
+    yield "|---|---|---|---|---|"
+    for ratio, name, ours, peer in behind:
+        times = (f"{r['contender']} {r['seconds'] * 1e6:.1f}" for r in (ours, peer))
+        yield f"| {name} | {ratio:.2f} | " + " | ".join(times) + " |"
 
 
 def select(records: Sequence[Record], **wanted: Any) -> list[Record]:

@@ -35,9 +35,8 @@ LONGEST_ROW = 2**15  # the backward has two tensors in registers
 @triton.jit
 def _forward(
     x, y, tops, totals, x_row, rows, columns,
-    LOG: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr, AGAIN: tl.constexpr,
+    LOG: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """AGAIN: x is loaded again, from the cache, after its sum; no exponential fills a register until then."""
     row = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
     column = tl.arange(0, BLOCK).to(tl.int64)
     there = row < rows
@@ -50,10 +49,6 @@ def _forward(
     total = tl.sum(exponential, axis=1)
     tl.store(tops + row, top, mask=there)
     tl.store(totals + row, total, mask=there)
-    if AGAIN:
-        tl.debug_barrier()  # a compiler takes loads on both sides of it for two
-        shifted = tl.load(place, mask=inside, other=float("-inf")).to(tl.float32) - top[:, None]
-        exponential = tl.exp(shifted)
     if LOG:
         out = shifted - tl.log(total)[:, None]
     else:
@@ -100,11 +95,11 @@ class _Softmax(torch.autograd.Function):
         rows, columns = x.shape
         output = torch.empty(rows, columns, dtype=input.dtype, device=input.device)
         top, total = torch.empty(2, rows, dtype=torch.float32, device=input.device)
-        tall, block, warps, again = forward_tile(columns, input.dtype)
+        tall, block, warps = forward_tile(columns, input.dtype)
         with skeleton.on(input):
             _forward[(triton.cdiv(rows, tall),)](
                 x, output, top, total, x.stride(0), rows, columns,
-                LOG=log, TALL=tall, BLOCK=block, AGAIN=again, num_warps=warps,
+                LOG=log, TALL=tall, BLOCK=block, num_warps=warps,
             )  # fmt: skip
         ctx.save_for_backward(input, top, total)
         return wide.as_before(output, input.shape, dim)
@@ -135,9 +130,8 @@ def softmax_by(op, input, dim):
 
 # By the bytes of an element and the columns of a tile, where others are faster: its rows and its warps.
 FORWARD = {
-    (2, 256): (8, 2), (2, 512): (8, 4), (2, 32768): (1, 16),
-    (4, 32): (16, 1), (4, 64): (16, 1), (4, 128): (8, 1), (4, 256): (4, 1), (4, 512): (2, 2),
-    (4, 1024): (1, 2),
+    (2, 256): (8, 2), (2, 512): (8, 4),
+    (4, 32): (16, 1), (4, 64): (16, 1), (4, 256): (4, 1), (4, 512): (2, 2), (4, 1024): (1, 2),
 }  # fmt: skip
 BACKWARD = {
     (2, 64): (64, 4), (2, 8192): (1, 8), (2, 16384): (1, 16),
@@ -155,19 +149,15 @@ def _tile(columns, size, known):
 
 
 def forward_tile(columns, dtype):
-    """Rows and columns of a tile of the forward, its warps, and whether x is loaded again.
-
-    The longest half rows leave room for a second tile so.
-    """
-    tall, block, warps = _tile(columns, dtype.itemsize, FORWARD)
-    return tall, block, warps, dtype.itemsize == 2 and block == LONGEST_ROW
+    """Rows and columns of a tile of the forward, and its warps."""
+    return _tile(columns, dtype.itemsize, FORWARD)
 
 
 def backward_tile(columns, dtype, log):
     """The same of the backward, and whether dy is loaded again.
 
-    So long half rows leave room for a second tile; those of a softmax in float16 at the limit need as many
-    registers as they have without dy.
+    Half rows of 16384 columns leave room for a second tile so; the longest of a softmax in float16 need just
+    as many registers as they have without dy.
     """
     tall, block, warps = _tile(columns, dtype.itemsize, LOG_BACKWARD if log else BACKWARD)
     at_limit = block == LONGEST_ROW and dtype == torch.float16 and not log

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -375,3 +376,31 @@ class TestReport:
         assert "(50.00 x v2)" in text
         assert "not measured in this run" not in text
         assert "\n".join(headlines([])).count("not measured in this run") == 4
+
+    def test_the_page_names_where_a_peer_is_faster(self):
+        from kernel_grids import Work
+        from kernel_report import beside_peers
+
+        work = Work(system="S1", op="layer_norm", direction="forward", dtype="float16", rows=4096, columns=0)
+        records = [
+            recorded(replace(work, columns=columns), name, kind, share)
+            for columns, kernel, other in (
+                (64, 0.5, 0.5),
+                (2048, 0.49, 0.5),
+                (4096, 0.4, 0.5),
+                (8192, 0.9, 0.5),
+            )
+            for name, kind, share in (
+                ("layer_norm_slow_triton", "corrected", 0.1),
+                ("layer_norm_triton", "corrected", kernel),
+                ("published_series", "published", 0.95),
+                ("torch", "peer", other),
+            )
+        ]
+        text = "\n".join(beside_peers(records))
+        assert "At 2 of 4 shapes" in text
+        assert "at 1 slower by at most 3%, and at 1 by more" in text
+        (line,) = [line for line in text.splitlines() if line.startswith("| S1")]
+        assert "4096 x 4096 | 0.80 | layer_norm_triton" in line
+        assert "torch" in line
+        assert "Not measured" in "\n".join(beside_peers([]))
