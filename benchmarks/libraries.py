@@ -253,10 +253,8 @@ def _findings(findings: Sequence[Document], library: Document) -> Iterator[str]:
     told = [f"### Findings in {installed}\n"] if by_cause else []
     for (check, reason), group in by_cause.items():
         of_subject = {str(one["subject"]): one for one in reversed(group)}
-        how = {name: confirmed(Path(str(one["case"]))) for name, one in of_subject.items()}
+        how = {name: confirmed(ROOT / str(one["case"])) for name, one in of_subject.items()}
         first = group[0]
-        path = Path(str(first["case"]))
-        short = path.relative_to(ROOT) if path.is_relative_to(ROOT) else Path(*path.parts[-4:])
         given = [f"{n} {value}" for n, value in mapping(first["arguments"]).items()]
         given += [f"{n} {text}" for n, text in mapping(first["tensors"]).items() if text]
         dtypes = ", ".join(one for one in DTYPES if one in {found["dtype"] for found in group})
@@ -267,7 +265,7 @@ def _findings(findings: Sequence[Document], library: Document) -> Iterator[str]:
             f"**{names}**, {check}, {dtypes}: {reason}\n"
             f"- seen{f' in {shown}' if len(how) > 1 else ''}: {seen}\n"
             f"- minimal case: {'; '.join(given)}\n- by other means: {how[str(shown)]}{others}\n"
-            f"- replay, with {installed} first on the path: `norm-verifier replay '{short}'`\n"
+            f"- replay, with {installed} first on the path: `norm-verifier replay '{first['case']}'`\n"
         )
     if told:
         yield "\n".join(told).rstrip()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -22,11 +23,16 @@ PLACES = ("function", "loop")
 
 
 def read(path: Path) -> list[Document]:
-    """Return the report of an audit, or the kept ones of a release."""
+    """Return the report of an audit, or the kept ones of a release; files of the repository from its root."""
     if path.suffix == ".xz":
-        kept: list[Document] = json.loads(lzma.decompress(path.read_bytes()))
+        kept: list[Document] = json.loads(_here(lzma.decompress(path.read_bytes()).decode()))
         return kept
-    return [json.loads(path.read_text(encoding="utf-8"))]
+    return [json.loads(_here(path.read_text(encoding="utf-8")))]
+
+
+def _here(text: str) -> str:
+    """Return the text without where the checkout lay on the machine of an audit."""
+    return re.sub(r"/[^'\"\s]*/(?=kernels/libraries/)", "", text)
 
 
 def trimmed(report: Document, commit: str = "") -> Document:

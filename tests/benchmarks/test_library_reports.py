@@ -100,3 +100,17 @@ def test_sections_of_releases_without_a_kept_report_stay(libraries):
     assert "Old." not in text
     assert text.count("## liger-kernel 1.0") == 1
     assert "quack" not in text.partition("## ")[0].partition("audited nowhere")[2]
+
+
+def test_a_report_names_files_of_the_repository_from_its_root_wherever_it_was_made(reports, tmp_path):
+    one = report(line("a", "float32", "FAIL"))
+    witness = "kernels/libraries/witnesses/a.json#lanes.memory.float32"
+    one["findings"] = [
+        {"case": f"/somewhere/else/{witness}", "replay": f"norm-verifier replay '/x/{witness}'"}
+    ]
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(one), encoding="utf-8")
+    (found,) = reports.read(file)
+    assert found["findings"] == [{"case": witness, "replay": f"norm-verifier replay '{witness}'"}]
+    reports.write({tmp_path / "kept.json.xz": [one]})
+    assert reports.read(tmp_path / "kept.json.xz") == [found]
