@@ -6,9 +6,11 @@ import importlib.util
 import math
 import re
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from pathlib import Path
 
 import mpmath
+import numpy as np
 import torch
 
 from verifier.audit.report.json_parts import Document, mapping
@@ -324,6 +326,21 @@ def _residual_alone(_case: Case, _document: Document) -> str:
     return f"the source has {line}, of {', '.join(names[:3])}, and keeps rstd for these alone"
 
 
+def _powers_of_rounding_errors(case: Case, _document: Document) -> str:
+    line = "cute.math.exp2(x * log2_e - (max_x * log2_e), fastmath=True)"
+    _demand(line in _source("quack", "reduce.py"), "the source does not take its powers so")
+    largest, scale = case.given["input"].max().item(), float(np.float32(math.log2(math.e)))
+    rounded = float(np.float32(largest) * np.float32(scale))
+    left = Fraction(largest) * Fraction(scale) - Fraction(rounded)
+    _demand(
+        left >= 128, f"the product is {float(left):g} from its rounded value, and 2 to that power is finite"
+    )
+    return (
+        f"the source has {line}; {largest:.10g} * log2(e) in float32 is {float(left):g} less than the exact "
+        "product, which a fused subtraction leaves, and 2 to that power is beyond float32"
+    )
+
+
 CHECKS: dict[str, Callable[[Case, Document], str]] = {
     "lanes-beyond-the-row": _lanes_beyond_the_row,
     "sums-through-bfloat16": _sums_through_bfloat16,
@@ -344,6 +361,7 @@ CHECKS: dict[str, Callable[[Case, Document], str]] = {
     "late-copies": _late_copies,
     "odd-columns-in-half": _odd_columns_in_half,
     "residual-alone": _residual_alone,
+    "powers-of-rounding-errors": _powers_of_rounding_errors,
 }
 """By the id of a known defect: what confirms it on its witness, and says how."""
 
