@@ -84,17 +84,6 @@ def quack_layer_norm(input, weight, bias=None, eps=1e-6):
     return layernorm_fwd(input, weight, bias, eps=eps)
 
 
-VECTORS_ALONE = KnownDefect(
-    id="softmax-of-whole-vectors",
-    check="forward_error",
-    reason="By its source an assertion fails where the columns are no multiple of the elements of 16 bytes, "
-    "no word of which is said; the compilation of the same function reckons with such columns.",
-    where=lambda case: case.columns % (4 if case.dtype == "float32" else 8) != 0,
-    also=("*",),
-    dtypes=DTYPES,
-    versions="quack-kernels<=0.6.5",
-)
-
 POWERS_OF_ERRORS = KnownDefect(
     id="powers-of-rounding-errors",
     check="finite",
@@ -114,7 +103,7 @@ POWERS_OF_ERRORS = KnownDefect(
     language="binary",
     dtypes=DTYPES,
     domain=Domain(min_rows=1, min_columns=1, max_columns=3072, max_rank=2, layouts=("contiguous",)),
-    known_defects=(VECTORS_ALONE, POWERS_OF_ERRORS),
+    known_defects=(POWERS_OF_ERRORS,),
 )
 def quack_softmax(input):
     from quack.softmax import softmax

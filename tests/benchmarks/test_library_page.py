@@ -18,7 +18,13 @@ WITNESSES = [
     for file in sorted(FOLDER.glob("*.json"))
     for name in witness.read(file)
 ]
-READ_IN_SOURCES = ("undefined-lanes", "late-copies", "odd-columns-in-half", "residual-alone")
+READ_IN_SOURCES = (
+    "undefined-lanes",
+    "late-copies",
+    "odd-columns-in-half",
+    "residual-alone",
+    "powers-of-rounding-errors",
+)
 QUACK = """
 class RMSNormFunction:
     @staticmethod
@@ -73,6 +79,13 @@ def test_what_a_source_shows_is_confirmed_by_that_source_alone(other_means, monk
         "16 bits at once of 1 columns, and cp.async of PTX copies 4, 8 or 16 bytes"
     )
     assert "[:3]), of x, weight, bias, and keeps rstd for these alone" in told_of(QUACK, alone)
+    powers = next(p for p in WITNESSES if "#powers-of-rounding-errors.finite.float32" in p.name)
+    reduce = tmp_path / "quack" / "reduce.py"
+    reduce.write_text("exp_x = cute.math.exp2(x * log2_e - (max_x * log2_e), fastmath=True)\n")
+    assert "in float32 is 128 less than the exact product" in other_means.confirmed(powers)
+    reduce.write_text("exp_x = cute.math.exp2((x - max_x) * log2_e, fastmath=True)\n")
+    with pytest.raises(other_means.UncheckedError, match="not take its powers so"):
+        other_means.confirmed(powers)
     with pytest.raises(other_means.UncheckedError, match="does not choose its vectors so"):
         told_of(QUACK.replace("math.gcd", "max"), odd)
     with pytest.raises(other_means.UncheckedError, match="the forward keeps rstd otherwise"):
