@@ -119,6 +119,18 @@ def test_a_case_without_a_number_as_eps_takes_the_place_of_a_drawn_one(subjects,
     assert listed == as_listed
 
 
+def test_a_case_without_a_number_as_eps_has_its_place_where_the_list_would_fill_the_budget(
+    subjects, runner, monkeypatch
+):
+    monkeypatch.setattr(search, "MUST_SHARE", 5.0)
+    monkeypatch.setattr(search, "COVERING_SHARE", 5.0)
+    line = examined(subjects["good"], runner, cases=30)
+    assert "eps left out" not in line.gaps.get("not tried", [])
+    monkeypatch.setattr(search, "unsaid_eps", lambda *_: ([], []))
+    assert examined(subjects["good"], runner, cases=30).listed == line.listed + 1
+    assert runner.runs == 60
+
+
 def test_a_call_without_a_number_as_eps_is_named_where_it_was_not_tried(subjects, runner):
     left = examined(subjects["good"], runner, cases=30, only=lambda c: LEFT_OUT not in c.scalars)
     assert left.gaps == {"not tried": ["eps left out"]}

@@ -195,7 +195,8 @@ class Search:
         line.listed = self.first
         if not self.first:
             self._steer(inside)
-        count = self._steered
+        count, (words, unsaid) = self._steered, self._unsaid_eps(inside)
+        self._unsaid = len(unsaid)
         if not inside.empty:
             for recipe in islice(self._listed(inside), self.first, None):
                 if self._list_ends(count):
@@ -203,7 +204,9 @@ class Search:
                 self._run(inside, recipe)
                 line.listed, count = line.listed + 1, count + 1
                 self._venture(outside, count)
-        self._leave_eps_unsaid(inside, count)
+        line.untried += words  # not before: the list would have a larger share for what is none of it
+        for recipe in unsaid if not self.budget.spent(count) and not self._found_enough() else ():
+            self._run(inside, recipe)
         self._hypothesis(inside, count + self._unsaid, lambda done: self._venture(outside, done))
         if subject.domain is not None and not (self._inside or line.left_out):
             most = f"{plan.max_rows} rows, {plan.max_columns} columns and {plan.max_elements} elements"
@@ -246,7 +249,7 @@ class Search:
         share = MUST_SHARE if self.line.untried else COVERING_SHARE
         late = self._list_until is not None and time.monotonic() >= self._list_until
         enough = count - self._steered >= max(1, round(self.budget.cases * share))
-        return enough or late or self.budget.spent(count) or self._found_enough()
+        return enough or late or self.budget.spent(count + self._unsaid) or self._found_enough()
 
     def _steer(self, plan: Plan) -> None:
         """Run numbers of the sources, shapes that come first, large numbers, then what code compares with.
@@ -275,14 +278,11 @@ class Search:
                     if not any(o.verdict is Verdict.REFUSED for o in self._run(plan, recipe)):
                         break
 
-    def _leave_eps_unsaid(self, plan: Plan, count: int) -> None:
-        """Run a case whose call says no number as eps, in the place of the last that would be drawn."""
+    def _unsaid_eps(self, plan: Plan) -> tuple[list[str], list[Recipe]]:
+        """Return a case whose call says no number as eps, in words, and the recipe that has a place then."""
         words, recipes = unsaid_eps(self.trial.subject, plan, self.trial.dtype)
-        self.line.untried += words  # not before: the list would have a larger share for what is none of it
-        brief = self.budget.cases < LEAST_STEERED or self.budget.spent(count) or self._found_enough()
-        for recipe in islice((r for r in recipes if not brief and self._wanted_inside(plan, r)), 1):
-            self._run(plan, recipe)
-            self._unsaid = 1
+        kept = () if self.budget.cases < LEAST_STEERED else recipes
+        return words, list(islice((r for r in kept if self._wanted_inside(plan, r)), 1))
 
     def _listed(self, plan: Plan) -> Iterator[Recipe]:
         """Yield the recipes of the fixed list whose cases are to be run."""
