@@ -97,6 +97,7 @@ class Affine:
 
 
 _Operation = TypeVar("_Operation", bound=Callable[..., Affine])
+Given = TypeVar("Given")
 
 
 def by_blocks(operation: _Operation) -> _Operation:
@@ -113,7 +114,7 @@ def by_blocks(operation: _Operation) -> _Operation:
         reasons = frozenset[str]()
         for block in blocks((rows, columns)):
             own = numbers.within(block, (rows, columns))
-            found = operation(own, *(_cut(one, own, block) for one in given))
+            found = operation(own, *(part_of(one, own, block) for one in given))
             for name, array in found._arrays.items():
                 wholes.setdefault(name, Whole((rows, columns))).put(block, array)
             reasons |= found.reasons
@@ -122,9 +123,9 @@ def by_blocks(operation: _Operation) -> _Operation:
     return cast("_Operation", taken)
 
 
-def _cut(given: object, numbers: AffineOperations, block: Tile) -> object:
+def part_of(given: Given, numbers: AffineOperations, block: Tile) -> Given:
     """Return a block of a value; anything else is the same in each."""
     if not isinstance(given, Affine):
         return given
     arrays = {name: cut(array, block) for name, array in given._arrays.items()}
-    return given._with(numbers, arrays, given.reasons)
+    return cast("Given", given._with(numbers, arrays, given.reasons))
