@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from verifier.arithmetic.formats import FORMATS, Array
+from verifier.arithmetic.blocks import MOST, blocks, is_large
+from verifier.arithmetic.formats import FORMATS, Array, Format
 from verifier.bounds.variance import Mask
 from verifier.checks.support.truth import Truth
 from verifier.ops.rows.compose_bounds import to_float64
@@ -105,6 +106,15 @@ def _escalate(
 def ulp_of(magnitude: Array, format_name: str) -> Array:
     """Return the unit in the last place of a format at max(magnitude, smallest normal)."""
     held = FORMATS[format_name]
+    if is_large(magnitude.shape):
+        found = np.empty(magnitude.shape)
+        for tile in blocks((magnitude.shape[0], magnitude.shape[1])):
+            found[tile] = _ulp_of(magnitude[tile], held)
+        return found
+    return _ulp_of(magnitude, held)
+
+
+def _ulp_of(magnitude: Array, held: Format) -> Array:
     with np.errstate(invalid="ignore"):
         _, exponent = np.frexp(np.maximum(magnitude, held.smallest_normal))
     return np.asarray(np.ldexp(1.0, np.where(np.isfinite(magnitude), exponent, 0) - held.precision))
@@ -115,11 +125,15 @@ def row_scale(expected: Array) -> Array:
     if expected.ndim < 2:
         return np.asarray(row_scale(expected[None, :])[0])
     with np.errstate(all="ignore"):
-        largest = np.max(np.abs(expected), axis=1, keepdims=True, initial=0.0)
-        scaled = expected / np.where(largest > 0, largest, 1.0)
-        return np.broadcast_to(
-            largest * np.sqrt(np.mean(np.square(scaled), axis=1, keepdims=True)), expected.shape
-        )
+        step = max(1, MOST // max(1, expected.shape[1]))
+        parts = [_scale_of_rows(expected[i : i + step]) for i in range(0, max(1, len(expected)), step)]
+        return np.broadcast_to(parts[0] if len(parts) == 1 else np.concatenate(parts), expected.shape)
+
+
+def _scale_of_rows(expected: Array) -> Array:
+    largest = np.max(np.abs(expected), axis=1, keepdims=True, initial=0.0)
+    scaled = expected / np.where(largest > 0, largest, 1.0)
+    return np.asarray(largest * np.sqrt(np.mean(np.square(scaled), axis=1, keepdims=True)))
 
 
 class _Rows:
