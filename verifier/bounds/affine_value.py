@@ -105,6 +105,8 @@ def by_blocks(operation: _Operation) -> _Operation:
 
     @functools.wraps(operation)
     def taken(numbers: AffineOperations, *given: object) -> Affine:
+        if not is_large((numbers.rows, numbers.columns)):  # neither is what has one element for each entry
+            return operation(numbers, *given)
         values = [value for value in given if isinstance(value, Affine)]
         shape = np.broadcast_shapes(*(a.shape for value in values for a in value._arrays.values()))
         if not is_large(shape):
