@@ -48,19 +48,18 @@ def entry_totals(
     if before is not None and not by_columns:
         raise ValueError("rows are added to those before them where entries follow the columns alone")
 
-    def total(values: Array, known: Array | None) -> Array:
+    def total(part: str, values: Array) -> Array:
         if by_columns:
-            added = values if known is None else np.concatenate((known, values))
+            added = values if before is None else np.concatenate((getattr(before, part), values))
             return np.asarray(added.sum(axis=0, keepdims=True))
         sums = np.bincount(index.ravel(), weights=values.ravel(), minlength=entries)
         return np.asarray(sums.reshape(1, -1), dtype=np.float64)
 
-    unlimited = np.asarray(~np.isfinite(value.total), dtype=np.float64)
     return EntryTotals(
-        centre=total(value.centre, before and before.centre),
-        slack=total(value.slack, before and before.slack),
-        magnitude=total(value.magnitude, before and before.magnitude),
-        error=total(value.total, before and before.error),
-        unlimited=total(unlimited, before and before.unlimited),
+        centre=total("centre", value.centre),
+        slack=total("slack", value.slack),
+        magnitude=total("magnitude", value.magnitude),
+        error=total("error", value.total),
+        unlimited=total("unlimited", np.asarray(~np.isfinite(value.total), dtype=np.float64)),
         reasons=value.reasons if before is None else value.reasons | before.reasons,
     )
