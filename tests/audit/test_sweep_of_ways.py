@@ -206,10 +206,11 @@ def test_a_fresh_child_knows_nothing_of_the_calls_before():
     subject = subject_of(FAULTY / "eps_larger_in_first_call_triton.py")
     case = build(op(subject.op), subject, "float32", Recipe(rows=2, columns=1536), gradients=False)
     with Runner("machine") as runner:
-        answers = [runner.run(subject, case, fresh=fresh) for fresh in (False, False, True)]
-    first, again, anew = (seen.outputs["output"] for seen in answers)
+        answers = [runner.run(subject, case, fresh=fresh) for fresh in (False, False, True, False)]
+    first, again, anew, last = (seen.outputs["output"] for seen in answers)
     assert torch.equal(first, anew)
     assert not torch.equal(first, again)
+    assert torch.equal(again, last), "the usual child answers on"
 
 
 def test_a_quick_search_finds_what_is_wrong_in_a_mode_and_beyond_a_threshold_alone(monkeypatch):

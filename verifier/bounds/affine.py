@@ -32,6 +32,7 @@ from verifier.arithmetic.formats import (
 from verifier.arithmetic.trees.tree import Tree, of_all
 from verifier.bounds import elementary_functions
 from verifier.bounds.affine_value import Affine, by_blocks
+from verifier.bounds.entry_sums import EntryTotals, entry_totals
 from verifier.bounds.parameter_entries import Index, element_entries
 from verifier.bounds.why_none import NO_PARTS, NOT_FINITE, OVERFLOW, VANISHES
 
@@ -342,7 +343,11 @@ class AffineNumbers:
         With running sums held in a narrower format, every addition is followed by a rounding to it,
         the first one (to zero) included. An atomic addition may flush its operand and its result.
         """
-        value = self._full(value)
+        value, shape = self._full(value), (self.rows, self.columns)
+        return self.summed(entry_totals(value, self.parameter, shape, self.entries), held, atomic=atomic)
+
+    def summed(self, totals: EntryTotals, held: str | None = None, *, atomic: bool = False) -> Affine:
+        """Return what the sums of `parameter_sum` are, from the totals of all elements."""
         index = element_entries(self.parameter, self.rows, self.columns)
         longest = int(np.bincount(index.ravel(), minlength=self.entries).max(initial=0))
         depth = self.column_tree.depth(longest)
@@ -354,7 +359,13 @@ class AffineNumbers:
             lost, largest = lost + to.omega, min(largest, to.maximum)
         if atomic or self.arithmetic.atomics:
             lost = lost + 2.0 * to.smallest_normal
-        return self._entry_sums(value, growth=growth, lost=lost * longest * (1 + growth), largest=largest)
+        lost, errors = lost * longest * (1 + growth), totals.error
+        magnitudes = totals.magnitude + errors
+        slack = totals.slack + self.rows * self.columns * _EPS * magnitudes
+        fits = magnitudes * (1 + growth) + lost < largest / 2
+        value = self._value(totals.centre, slack, {}, errors + growth * magnitudes + lost)
+        had = totals.unlimited == (0.0 if math.isfinite(growth) else np.nan)
+        return self.without_bound(replace(value, reasons=totals.reasons), ~fits, OVERFLOW, had)
 
     def totals(self, *values: Affine, of_rows: bool = False) -> Affine:
         """Return the sums of all elements of each value, (1, how many); see `of_all`."""
@@ -473,26 +484,6 @@ class AffineNumbers:
             rest = rest + count * _EPS * np.abs(coefficient).sum(axis=axis, keepdims=True)
         had = np.asarray(np.isfinite(value.total * theta(depth, u)).all(axis=axis, keepdims=True))
         return self.without_bound(self._value(centre, slack, kept, rest, value), ~fits, OVERFLOW, had)
-
-    def _entry_sums(self, value: Affine, *, growth: float, lost: float, largest: float) -> Affine:
-        by_columns = isinstance(self.parameter, str) and self.parameter == "columns"
-        index = element_entries(self.parameter, self.rows, self.columns)
-
-        def total(values: Array) -> Array:
-            if by_columns:
-                return np.asarray(values.sum(axis=0, keepdims=True))
-            sums = np.bincount(index.ravel(), weights=values.ravel(), minlength=self.entries)
-            return np.asarray(sums.reshape(1, -1), dtype=np.float64)
-
-        errors = total(value.total)
-        magnitudes = total(value.magnitude) + errors
-        slack = total(value.slack) + self.rows * self.columns * _EPS * magnitudes
-        fits = magnitudes * (1 + growth) + lost < largest / 2
-        rest = errors + growth * magnitudes + lost
-        summed = self._value(total(value.centre), slack, {}, rest, value)
-        unlimited = np.asarray(~np.isfinite(value.total), dtype=np.float64)
-        had = total(unlimited) == (0.0 if math.isfinite(growth) else np.nan)
-        return self.without_bound(summed, ~fits, OVERFLOW, had)
 
 
 def bound_of(value: Affine) -> Array:

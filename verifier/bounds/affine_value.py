@@ -97,6 +97,7 @@ class Affine:
 
 
 _Operation = TypeVar("_Operation", bound=Callable[..., Affine])
+Given = TypeVar("Given")
 
 
 def by_blocks(operation: _Operation) -> _Operation:
@@ -104,6 +105,8 @@ def by_blocks(operation: _Operation) -> _Operation:
 
     @functools.wraps(operation)
     def taken(numbers: AffineOperations, *given: object) -> Affine:
+        if not is_large((numbers.rows, numbers.columns)):  # neither is what has one element for each entry
+            return operation(numbers, *given)
         values = [value for value in given if isinstance(value, Affine)]
         shape = np.broadcast_shapes(*(a.shape for value in values for a in value._arrays.values()))
         if not is_large(shape):
@@ -113,7 +116,7 @@ def by_blocks(operation: _Operation) -> _Operation:
         reasons = frozenset[str]()
         for block in blocks((rows, columns)):
             own = numbers.within(block, (rows, columns))
-            found = operation(own, *(_cut(one, own, block) for one in given))
+            found = operation(own, *(part_of(one, own, block) for one in given))
             for name, array in found._arrays.items():
                 wholes.setdefault(name, Whole((rows, columns))).put(block, array)
             reasons |= found.reasons
@@ -122,9 +125,9 @@ def by_blocks(operation: _Operation) -> _Operation:
     return cast("_Operation", taken)
 
 
-def _cut(given: object, numbers: AffineOperations, block: Tile) -> object:
+def part_of(given: Given, numbers: AffineOperations, block: Tile) -> Given:
     """Return a block of a value; anything else is the same in each."""
     if not isinstance(given, Affine):
         return given
     arrays = {name: cut(array, block) for name, array in given._arrays.items()}
-    return given._with(numbers, arrays, given.reasons)
+    return cast("Given", given._with(numbers, arrays, given.reasons))

@@ -10,9 +10,9 @@ import torch
 
 from verifier.arithmetic.formats import Array
 from verifier.cases.plan import Plan
-from verifier.checks.support.output_verdict import ulp_of
 from verifier.checks.support.session import Session
 from verifier.checks.support.truth import Truth
+from verifier.checks.support.worst_element import ulp_of
 from verifier.ops import Op
 from verifier.ops.rows.compose_bounds import to_float64
 from verifier.oracle.enclosure import Mask

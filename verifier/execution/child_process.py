@@ -6,7 +6,8 @@ import itertools
 import pickle
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Self
 
 from verifier.execution.backends import backend
@@ -76,7 +77,8 @@ class Runner:
         """Run an experiment on a subject and a case in the child of the subject's file.
 
         experiment: "module:function" of a function (subject, case, **options) -> Observation. fresh: whether
-        the child is to be a new one, which knows nothing of earlier cases.
+        the child is to be a new one, which knows nothing of earlier cases; it ends with its answer where
+        there is another, whose translated kernels later cases need.
         A case that is out of time is run once more in a fresh child, unless the subject is known to hang.
 
         Raises:
@@ -95,7 +97,33 @@ class Runner:
         named = (str(subject.path), subject.name)
         own = named if backend(self.backend).child_per_subject else named[:1]
         if fresh and own in self._children:
-            self._end(own)
+            with self._set_aside(own):
+                return self._answered_in_time(named, own, request)
+        return self._answered_in_time(named, own, request)
+
+    @contextmanager
+    def _set_aside(self, own: tuple[str, ...]) -> Iterator[None]:
+        """Let another child answer inside, which is ended then; on a device there is room for one alone."""
+        server, usual = self._server, self._children.pop(own)
+        alone = backend(self.backend).child_per_subject
+        if alone and server is not None:
+            server.end(usual)
+            usual.close()
+        try:
+            yield
+        finally:
+            if not alone:
+                if own in self._children:
+                    self._end(own)
+                if self._server is server:
+                    self._children[own] = usual
+                else:  # it ended with the process that had forked it
+                    usual.close()
+
+    def _answered_in_time(
+        self, named: tuple[str, str], own: tuple[str, ...], request: ChildRequest
+    ) -> Observation:
+        """Return the answer of a child, or of a second one where the first is out of time."""
         seen = self._answered(own, request)
         if seen.status == "timeout" and named not in self._hanging:
             seen = self._answered(own, request)

@@ -250,7 +250,8 @@ class LiftedFunction:
         """Return the low-precision leaves and the output, connected by the subject's own graph."""
         call = lay_out(self.subject, self.case, device=self.backend.device(), gradients=True)
         for name, placed in call.placed.items():
-            self._set_shadows(placed.tensor, self.case.given[name].double())
+            if name not in self.names:  # leaves take the place of these
+                self._set_shadows(placed.tensor, self.case.given[name].double())
         leaves = []
         for name, values in zip(self.names, wide, strict=True):
             dtype = self.case.given[name].dtype

@@ -140,7 +140,7 @@ def _moved(composer: Composer, held: Array, new: Affine, momentum: float, name: 
     bound = bound_of(value)[:, 0]
     covered = composer.covered & np.isfinite(held)
     known = ("a running statistic is not finite", not bool(np.isfinite(held).all()))
-    reasons = combined_reasons([*composer.why, known], value, bound[covered])
+    reasons = combined_reasons([*composer.why, known], value.reasons, bound[covered])
     return Bounded(bound=bound, covered=covered & np.isfinite(bound), reasons=reasons)
 
 

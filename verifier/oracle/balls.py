@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import repeat
+from operator import is_
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -93,8 +95,10 @@ def parts_of(values: Sequence[Ball], count: int) -> Array:
     """Return (count + 1, values): `count` float64 numbers of each, largest first, and the radius around them.
 
     Each part is the nearest float64 to what the parts before it leave. A value outside the range
-    of float64 gives zeros with infinite radius.
+    of float64 gives zeros with infinite radius. One ball that stands for all rows is taken apart once.
     """
+    if len(values) > 1 and all(map(is_, values, repeat(values[0]))):
+        return np.repeat(parts_of(values[:1], count), len(values), axis=1)
     table, rests = np.zeros((count + 1, len(values))), values
     for k in range(count):
         numbers = [float(rest) for rest in rests]

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from verifier.arithmetic.blocks import MOST, blocks, is_large
 from verifier.arithmetic.formats import FORMATS, Array
 from verifier.bounds.variance import Mask
 from verifier.checks.support.truth import Truth
+from verifier.checks.support.worst_element import Judged, ulp_of, worst_of
 from verifier.ops.rows.compose_bounds import to_float64
 from verifier.oracle.enclosure import Enclosure
 from verifier.records.observation import Observation
@@ -63,7 +65,7 @@ def judge_output(truth: Truth, name: str, actual: torch.Tensor) -> Outcome:
     if truth.solved.decides(name) and not np.all(passed | failed | ~covered):
         passed, failed, low, high, rungs = _escalate(truth, name, values, bound, covered)
     rows = _Rows(exact, shape, format_name)
-    worst = _worst(truth, name, values, np.maximum(low, 0.0), bound, covered, rows)
+    worst = _worst(truth, name, values, low, bound, covered, rows)
     decided, wrong = int(np.sum(passed | failed)), int(np.sum(failed))
     # An element that stays open between bound and radius leaves the output without a pass.
     still_open = bool(np.any(covered & ~passed & ~failed))
@@ -102,24 +104,29 @@ def _escalate(
     return passed, failed, decision.error_low, decision.error_high, decision.rung_counts
 
 
-def ulp_of(magnitude: Array, format_name: str) -> Array:
-    """Return the unit in the last place of a format at max(magnitude, smallest normal)."""
-    held = FORMATS[format_name]
-    with np.errstate(invalid="ignore"):
-        _, exponent = np.frexp(np.maximum(magnitude, held.smallest_normal))
-    return np.asarray(np.ldexp(1.0, np.where(np.isfinite(magnitude), exponent, 0) - held.precision))
-
-
 def row_scale(expected: Array) -> Array:
     """Return the root mean square of each row; a vector is one row."""
     if expected.ndim < 2:
         return np.asarray(row_scale(expected[None, :])[0])
     with np.errstate(all="ignore"):
-        largest = np.max(np.abs(expected), axis=1, keepdims=True, initial=0.0)
-        scaled = expected / np.where(largest > 0, largest, 1.0)
-        return np.broadcast_to(
-            largest * np.sqrt(np.mean(np.square(scaled), axis=1, keepdims=True)), expected.shape
-        )
+        step = max(1, MOST // max(1, expected.shape[1]))
+        parts = [_scale_of_rows(expected[i : i + step]) for i in range(0, max(1, len(expected)), step)]
+        return np.broadcast_to(parts[0] if len(parts) == 1 else np.concatenate(parts), expected.shape)
+
+
+def _scale_of_rows(expected: Array) -> Array:
+    largest = np.max(np.abs(expected), axis=1, keepdims=True, initial=0.0)
+    scaled = expected / np.where(largest > 0, largest, 1.0)
+    return np.asarray(largest * np.sqrt(np.mean(np.square(scaled), axis=1, keepdims=True)))
+
+
+def _unit(scale: Array, expected: Array, format_name: str) -> Array:
+    if not is_large(expected.shape):
+        return ulp_of(np.maximum(scale, np.abs(expected)), format_name)
+    found = np.empty(expected.shape)
+    for tile in blocks((expected.shape[0], expected.shape[1])):
+        found[tile] = ulp_of(np.maximum(scale[tile], np.abs(expected[tile])), format_name)
+    return found
 
 
 class _Rows:
@@ -135,46 +142,41 @@ class _Rows:
         self.expected = np.broadcast_to(exact.high, shape)
         self.scale = row_scale(self.expected)
         with np.errstate(all="ignore"):
-            self.unit = ulp_of(np.maximum(self.scale, np.abs(self.expected)), format_name)
+            self.unit = _unit(self.scale, self.expected, format_name)
 
 
 def _worst(  # noqa: PLR0917
     truth: Truth, name: str, values: Array, error: Array, bound: Array, covered: Mask, rows: _Rows
 ) -> Worst:
-    expected, format_name, unit = rows.expected, rows.format_name, rows.unit
-    with np.errstate(all="ignore"):
-        utilisation = np.where(bound > 0, error / bound, np.where(error > 0, np.inf, 0.0))
-        ranked = (
-            np.where(covered, utilisation, -1.0)
-            if covered.any()
-            else error / ulp_of(np.abs(expected), format_name)
-        )
-    place = int(np.nanargmax(np.where(np.isnan(ranked), -2.0, ranked)))
-    at = np.unravel_index(place, values.shape)
-    with np.errstate(over="ignore"):
-        ulp = error / ulp_of(np.abs(expected), format_name)
-        row_ulp = error / unit
-    within = covered if covered.any() else np.ones_like(covered)
-    apart = np.abs(expected) > np.where(covered, bound, 0.0)
-    canonical = truth.canonical_bounds.get(name)
-    ratio = math.nan
+    canonical, shape = truth.canonical_bounds.get(name), values.shape
+    yard = None
     if canonical is not None:
-        with np.errstate(all="ignore"):
-            yard = np.broadcast_to(canonical.bound, values.shape)
-            usable = within & np.broadcast_to(canonical.covered, values.shape) & (yard > 0)
-            ratio = float(np.max(error[usable] / yard[usable])) if usable.any() else math.nan
+        yard = np.broadcast_to(canonical.bound, shape), np.broadcast_to(canonical.covered, shape)
+    found = worst_of(
+        Judged(
+            error=error,
+            bound=bound,
+            covered=covered,
+            expected=rows.expected,
+            scale=rows.scale,
+            unit=rows.unit,
+            yard=yard,
+            format_name=rows.format_name,
+        )
+    )
+    at = np.unravel_index(found.place, shape)
     return Worst(
         output=name,
-        index=own_index(truth, name, place),
+        index=own_index(truth, name, found.place),
         actual=float(values[at]),
-        expected=float(expected[at]),
-        error=float(error[at]),
-        bound=float(bound[at]) if covered.any() else math.nan,
-        ulp=float(np.max(ulp[within], initial=0.0)),
-        row_ulp=float(np.max(row_ulp[within], initial=0.0)),
-        utilisation=float(utilisation[at]) if covered.any() else math.nan,
-        canonical=ratio,
-        nonzero_row_ulp=float(np.max(row_ulp[within & apart & np.isfinite(rows.scale)], initial=0.0)),
+        expected=float(rows.expected[at]),
+        error=max(float(error[at]), 0.0),
+        bound=float(bound[at]) if found.some else math.nan,
+        ulp=found.ulp,
+        row_ulp=found.row_ulp,
+        utilisation=found.utilisation if found.some else math.nan,
+        canonical=found.canonical,
+        nonzero_row_ulp=found.nonzero_row_ulp,
     )
 
 
@@ -212,7 +214,8 @@ def _mean_ulps(values: Array, covered: Mask, rows: _Rows) -> tuple[float, float]
         usable = covered & np.isfinite(signed)
         if not usable.any():
             return 0.0, 0.0
-        return float(np.mean(np.abs(signed[usable]))), float(np.mean(signed[usable]))
+        chosen = signed[usable]
+        return float(np.mean(np.abs(chosen))), float(np.mean(chosen))
 
 
 def _message(name: str, wrong: int, size: int, reasons: tuple[str, ...], *, complete: bool) -> str:

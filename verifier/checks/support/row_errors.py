@@ -11,8 +11,9 @@ import torch
 
 from verifier.arithmetic.formats import FORMATS, Array
 from verifier.arithmetic.simulated import round_to
-from verifier.checks.support.output_verdict import format_of, row_scale, ulp_of
+from verifier.checks.support.output_verdict import format_of, row_scale
 from verifier.checks.support.truth import Truth
+from verifier.checks.support.worst_element import ulp_of
 from verifier.ops import Bounded
 from verifier.ops.rows.compose_bounds import to_float64
 

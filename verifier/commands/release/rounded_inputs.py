@@ -10,8 +10,9 @@ import torch
 
 from verifier.arithmetic.formats import FORMATS, Array
 from verifier.arithmetic.simulated import round_to
-from verifier.checks.support.output_verdict import row_scale, ulp_of
+from verifier.checks.support.output_verdict import row_scale
 from verifier.checks.support.truth import Answer
+from verifier.checks.support.worst_element import ulp_of
 from verifier.commands.cost_of_dtype import BLAMED, SEEDS, swept_case
 from verifier.commands.release.record import InputRounding
 from verifier.ops.rows.compose_bounds import to_float64

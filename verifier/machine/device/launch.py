@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from math import prod
 from operator import index
 from typing import TYPE_CHECKING
 
@@ -154,7 +155,7 @@ def check(launch: LaunchRecord) -> None:
     """Refuse what a device would refuse."""
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     directives = launch.compiled.program.kernel.directives
-    cluster = int(np.prod(directives.get("reqnctapercluster") or (1,)))
+    cluster = prod(directives.get("reqnctapercluster") or (1,))
     if cluster > 1 or ("explicitcluster" in directives and "reqnctapercluster" not in directives):
         raise UnsupportedFeature("thread-block clusters", launch.kernel)
     if launch.grid[0] >= 1 << 31 or max(launch.grid[1:]) > MAX_GRID_YZ:
@@ -177,8 +178,8 @@ def check(launch: LaunchRecord) -> None:
     if required and _extents(required, "reqntid") != launch.block:
         raise LaunchError(f"the kernel requires blocks of {required} threads, not {launch.block}")
     limit = launch.compiled.program.kernel.directives.get("maxntid")
-    if limit and threads > int(np.prod(limit)):
-        raise LaunchError(f"the kernel allows at most {int(np.prod(limit))} threads a block, not {threads}")
+    if limit and threads > prod(limit):
+        raise LaunchError(f"the kernel allows at most {prod(limit)} threads a block, not {threads}")
 
 
 def run(launch: LaunchRecord) -> None:

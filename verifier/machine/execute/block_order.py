@@ -127,4 +127,7 @@ def block_numbers(total: int, seed: int | None) -> Callable[[int, int], Array]:
 
 def coordinates(numbers: Array, grid: tuple[int, int, int]) -> Array:
     """(n,) block numbers to (n, 3) coordinates."""
-    return np.stack((numbers % grid[0], numbers // grid[0] % grid[1], numbers // (grid[0] * grid[1])), axis=1)
+    found = np.empty((len(numbers), 3), dtype=numbers.dtype)
+    rest, found[:, 0] = np.divmod(numbers, grid[0])
+    found[:, 2], found[:, 1] = np.divmod(rest, grid[1])
+    return found

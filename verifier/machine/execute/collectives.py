@@ -237,17 +237,22 @@ def matrix_addresses(group: Group, address: Array, count: int, transposed: bool)
     """
     warps = group.warps
     rows = warps.spread(address)
+    within = (_ROW_OF_COLUMN if transposed else _PAIR_OF_ROW).astype(rows.dtype)
     result = []
-    for matrix in range(count):
-        first = 8 * matrix
+    for first in range(0, 8 * count, 8):
         if transposed:
-            low = rows[:, first + 2 * (_LANES % 4)] + (2 * (_LANES // 4)).astype(rows.dtype)
-            high = rows[:, first + 2 * (_LANES % 4) + 1] + (2 * (_LANES // 4)).astype(rows.dtype)
+            low, high = rows[:, first + _COLUMN_PAIR] + within, rows[:, first + _COLUMN_PAIR + 1] + within
         else:
-            low = rows[:, first + _LANES // 4] + (4 * (_LANES % 4)).astype(rows.dtype)
+            low = rows[:, first + _ROW] + within
             high = low + rows.dtype.type(2)
         result.append((warps.collect(low), warps.collect(high)))
     return result
+
+
+_ROW, _COLUMN_PAIR = _LANES // 4, 2 * (_LANES % 4)
+_PAIR_OF_ROW, _ROW_OF_COLUMN = 4 * (_LANES % 4), 2 * (_LANES // 4)
+"""Of an 8x8 matrix of half-words: the row of each lane and its pair there in bytes; the pair of rows that are
+columns when it is transposed, and the place there in bytes."""
 
 
 def block_reduce(group: Group, mode: str, predicate: Array) -> Array:

@@ -96,7 +96,7 @@ class Region:
         return found
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Located:
     """Where an access goes: a region, byte offsets of the active lanes, and which lanes those are.
 
@@ -193,8 +193,8 @@ class GlobalMemory:
             low, high = region.low, region.high - width
             # All bits together are no less than the largest offset: where they lie inside, it does.
             bits = int(np.bitwise_or.reduce(offsets, axis=None))
-            inside = high >= 0 and (bits <= high or offsets.max() <= np.uint64(high))
-            inside = inside and (low == 0 or offsets.min() >= low)
+            inside = high >= 0 and (bits <= high or int(np.maximum.reduce(offsets, axis=None)) <= high)
+            inside = inside and (low == 0 or int(np.minimum.reduce(offsets, axis=None)) >= low)
             aligned = width == 1 or not (bits | region.base) & (width - 1)
             if inside and (aligned or not int(np.bitwise_or.reduce(addresses, axis=None)) & (width - 1)):
                 return Located(
@@ -282,11 +282,10 @@ class WindowMemory:
             window = spread(window, shape)[selection]
             if offsets.size == 0:
                 return None
-        if (
-            offsets.max() > self.size - width
-            or offsets.min() < 0
-            or (width > 1 and np.bitwise_or.reduce(offsets, axis=None) & (width - 1))
-        ):
+        # All bits together are negative where an offset is, and else no less than the largest one.
+        bits, last = int(np.bitwise_or.reduce(offsets, axis=None)), self.size - width
+        inside = 0 <= bits <= last or (bits > last and int(np.maximum.reduce(offsets, axis=None)) <= last)
+        if not inside or bits & (width - 1):
             self.explain(site, offsets, width, selection, shape)
         return Located(region=self.region, offsets=offsets + window, selection=selection, shape=shape)
 

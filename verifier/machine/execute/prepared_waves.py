@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from verifier.machine.execute.lane_groups import Group
     from verifier.machine.execute.launch_record import LaunchRecord
     from verifier.machine.shadow.slots import Slots
-    from verifier.machine.translate.emitter import Emitted, RegisterViews
+    from verifier.machine.translate.emitter import Emitted
 
 
 # fmt: off
@@ -195,29 +195,31 @@ def arrays(wave: Wave, emitted: Emitted) -> tuple[dict[str, Array], int]:
     Alike ones lie side by side: a kernel has hundreds, and to make each by itself takes four times as long.
     They are filled with the poison; `exposed` ones are filled again for every wave.
     """
-    alike: dict[tuple[int, int, bool], dict[str, RegisterViews]] = {}
-    for base, register in emitted.registers.items():
-        alike.setdefault((register.width, register.shape, register.exposed), {})[base] = register
     found: dict[str, Array] = {}
     octets = 0
-    for (width, shape, exposed), several in alike.items():
-        rows = wave.blocks if shape & uniformity.PER_BLOCK else 1
-        columns = wave.threads if shape & uniformity.PER_THREAD else 1
+    for several in emitted.alike:
+        rows = wave.blocks if several.shape & uniformity.PER_BLOCK else 1
+        columns = wave.threads if several.shape & uniformity.PER_THREAD else 1
+        width, count = several.width, len(several.names)
         filler = 0 if width == 1 or wave.poison is None else wave.poison
-        flat = np.empty((len(several), rows * columns), dtype=bool if width == 1 else f"u{width // 8}")
+        flat = np.empty((count, rows * columns), dtype=bool if width == 1 else f"u{width // 8}")
         flat.view(np.uint8).fill(filler)
-        if exposed:
+        if several.exposed:
             wave.extents.exposed.append((flat.view(np.uint8), filler))
         octets += flat.nbytes
         whole = flat.reshape(-1, rows, columns)
-        seen = {"?": (whole, flat)}
-        for number, (base, register) in enumerate(several.items()):
-            found[base] = whole[number]
-            for name, dtype in register.views.items():
-                if dtype not in seen:
-                    typed = flat.view(dtype)
-                    seen[dtype] = typed.reshape(len(several), rows, -1), typed
-                found[name], found[f"{name}_flat"] = (one[number] for one in seen[dtype])
+        found.update(zip(several.names, whole, strict=True))
+        for dtype, (places, names, flat_names) in several.views.items():
+            typed, typed_flat = whole, flat
+            if dtype != "?":
+                typed_flat = flat.view(dtype)
+                typed = typed_flat.reshape(count, rows, -1)
+            if places is None:
+                found.update(zip(names, typed, strict=True))
+                found.update(zip(flat_names, typed_flat, strict=True))
+            else:
+                for name, flat_name, place in zip(names, flat_names, places, strict=True):
+                    found[name], found[flat_name] = typed[place], typed_flat[place]
     return found, octets
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -30,6 +31,8 @@ from verifier.machine.translate.expressions import Code, ShadowEmitter, UnknownN
 from verifier.machine.translate.uniformity import RegisterShapes
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from verifier.machine.ptx.basic_blocks import Program
 
 _IGNORED = frozenset(
@@ -54,6 +57,27 @@ class RegisterViews(NamedTuple):
     views: dict[str, str]
 
 
+class SeenAs(NamedTuple):
+    """Which of some registers the code sees in one numpy type, and by what names, as arrays and flat.
+
+    places: among them; None where all are seen so, in order.
+    """
+
+    places: tuple[int, ...] | None
+    names: tuple[str, ...]
+    flat_names: tuple[str, ...]
+
+
+class AlikeRegisters(NamedTuple):
+    """Registers of one width, shape class and exposure: their names, and by numpy type how they are seen."""
+
+    width: int
+    shape: int
+    exposed: bool
+    names: tuple[str, ...]
+    views: dict[str, SeenAs]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Emitted:
     """Python of a program: what prepares a wave, and a function for each block.
@@ -70,6 +94,30 @@ class Emitted:
     members: tuple[int, ...]
     registers: dict[str, RegisterViews]
     shadows: dict[str, str]
+
+    @cached_property
+    def alike(self) -> tuple[AlikeRegisters, ...]:
+        """The registers, those that are alike together."""
+        groups: dict[tuple[int, int, bool], dict[str, RegisterViews]] = {}
+        for base, register in self.registers.items():
+            groups.setdefault((register.width, register.shape, register.exposed), {})[base] = register
+        return tuple(
+            AlikeRegisters(*kind, names=tuple(several), views=_views(several.values()))
+            for kind, several in groups.items()
+        )
+
+
+def _views(registers: Collection[RegisterViews]) -> dict[str, SeenAs]:
+    seen: dict[str, list[tuple[int, str]]] = {}
+    for number, register in enumerate(registers):
+        for name, dtype in register.views.items():
+            seen.setdefault(dtype, []).append((number, name))
+    found = {}
+    for dtype, several in seen.items():
+        numbers, names = tuple(number for number, _ in several), tuple(name for _, name in several)
+        every = numbers == tuple(range(len(registers)))
+        found[dtype] = SeenAs(None if every else numbers, names, tuple(f"{name}_flat" for name in names))
+    return found
 
 
 class Emitter:

@@ -179,5 +179,5 @@ def bounded(
 ) -> Bounded:
     """Return the bound of a result of each element, proved in rows that have an exact answer."""
     bound = np.broadcast_to(bound_of(value), (value.numbers.rows, value.numbers.columns))
-    reasons = combined_reasons([(why, not bool(finite.all()))], value, bound[finite])
+    reasons = combined_reasons([(why, not bool(finite.all()))], value.reasons, bound[finite])
     return Bounded(bound=bound, covered=finite[:, None] & np.isfinite(bound), reasons=reasons)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 
 from verifier.arithmetic.abstract_number import Form, Terms, constant_statistics
+from verifier.arithmetic.blocks import cut
 from verifier.arithmetic.formats import FORMATS, INFLATION, Array
 from verifier.arithmetic.row_statistics import RowStatistics
 from verifier.arithmetic.simulated import round_to
@@ -16,6 +17,14 @@ from verifier.bounds import variance
 from verifier.bounds.affine import AffineNumbers, bound_of
 from verifier.bounds.affine_value import Affine
 from verifier.bounds.parameter_entries import element_entries
+from verifier.bounds.row_blocks import (
+    NumbersOfRows,
+    SumOverRows,
+    WholeNeededError,
+    blocks_of_rows,
+    comes_in_blocks,
+    of_rows,
+)
 from verifier.bounds.variance import options as variance_options
 from verifier.bounds.variance.rstd import RstdBound, rstd_bound
 from verifier.bounds.why_none import OVERFLOW
@@ -29,6 +38,8 @@ RowsSolved = Solved[RowProblem, RowSolution]
 
 UNBOUNDED = "the bound is not finite"
 """Why there is no bound where no operation says why: the errors themselves have grown beyond all limits."""
+SUMMED = frozenset({"grad_weight", "grad_bias"})
+"""Results that are sums over rows."""
 LOW_PART = 2.0**-53
 """Of an enclosure that was rounded from a ball, |low| / |high| at most: `high` is the float64 nearest the
 ball's middle, so that half a unit in its last place is left. Below the normal numbers it is nothing."""
@@ -59,11 +70,13 @@ def error_of_scalar(number: float, setting: Setting) -> float:
     return abs(float(held) - number) / abs(number) * OWN_ROUNDINGS
 
 
-def combined_reasons(reasons: list[tuple[str, bool]], value: Affine, bound: Array) -> tuple[str, ...]:
+def combined_reasons(
+    reasons: list[tuple[str, bool]], of_value: frozenset[str], bound: Array
+) -> tuple[str, ...]:
     """Return the reasons that apply, with those of a value whose bound is not finite everywhere."""
     found = [why for why, applies in reasons if applies and why]
     if not bool(np.isfinite(bound).all()):
-        found += sorted(value.reasons) or [UNBOUNDED]
+        found += sorted(of_value) or [UNBOUNDED]
     return tuple(dict.fromkeys(found))
 
 
@@ -149,6 +162,10 @@ class Composer:
         """Bounds of a subject that computes its statistics itself, or reads running ones (evaluation)."""
         results: dict[str, Bounded] = {}
         statistics = self._prepared()
+        if type(self) is Composer and comes_in_blocks(self.numbers):
+            found = self._by_rows()
+            if found is not None:
+                return {"output": found.pop("output"), **statistics, **found}
         terms = self._terms()
         with np.errstate(all="ignore"):
             output = self.numbers.cast(self.form.forward(self.numbers, terms), "output")
@@ -157,6 +174,48 @@ class Composer:
         if terms.grad_output is not None:
             results.update(self._gradients(terms))
         return results
+
+    def _by_rows(self) -> dict[str, Bounded] | None:
+        """Bound output and gradients a few rows at a time; None where the form needs all rows at once."""
+        whole, shape = self.numbers, self.problem.input.shape
+        bounds, reasons = dict[str, Array](), dict[str, frozenset[str]]()
+        before: Sequence[SumOverRows] = ()
+        for rows in blocks_of_rows(whole):
+            numbers = of_rows(whole, rows, before)
+            try:
+                values = self._values_of(numbers, rows)
+            except WholeNeededError:
+                return None
+            for name in values.keys() - SUMMED:
+                bounds.setdefault(name, np.empty(shape))[rows] = bound_of(values[name])
+                reasons[name] = reasons.get(name, frozenset()) | values[name].reasons
+            before = numbers.sums
+        results = {}
+        for name, value in values.items():
+            if isinstance(value, SumOverRows):
+                with np.errstate(all="ignore"):
+                    summed = whole.summed(value.totals, value.held, atomic=value.atomic)
+                    results[name] = self._stored_bounded(name, self._stored(whole, name, summed))
+            else:
+                results[name] = self._bounded(reasons[name], bounds[name], self.covered)
+        return results
+
+    def _values_of(self, numbers: NumbersOfRows, rows: slice) -> dict[str, Affine]:
+        """Return output and gradients of some rows.
+
+        Raises:
+            WholeNeededError: the form does something else with sums over rows than to return them.
+
+        """
+        terms = self._read(numbers, rows)
+        with np.errstate(all="ignore"):
+            values = {"output": numbers.cast(self.form.forward(numbers, terms), "output")}
+            if terms.grad_output is not None:
+                values |= self._gradient_values(numbers, terms)
+        for name, value in values.items():
+            if isinstance(value, SumOverRows) is not (name in SUMMED):
+                raise WholeNeededError(name)
+        return values
 
     def _prepared(self) -> dict[str, Bounded]:
         """Make the statistics that the passes read; return the bounds of those that are returned."""
@@ -205,9 +264,13 @@ class Composer:
         return np.broadcast_to(output.centre, shape), np.broadcast_to(reach, shape)
 
     def _terms(self) -> Terms:
-        problem = self.problem
+        return self._read(self.numbers, slice(None))
+
+    def _read(self, numbers: AffineNumbers, rows: slice) -> Terms:
+        """Read the operands of some rows."""
+        problem, tile = self.problem, (rows, slice(None))
         arrays = {n: getattr(problem, n) for n in ("input", "weight", "bias", "grad_output")}
-        read = {n: None if a is None else self.numbers.read(a, n) for n, a in arrays.items()}
+        read = {n: None if a is None else numbers.read(cut(a, tile), n) for n, a in arrays.items()}
         return Terms(
             x=read["input"],
             weight=read["weight"],
@@ -340,23 +403,30 @@ class Composer:
 
     def _gradients(self, terms: Terms) -> dict[str, Bounded]:
         with np.errstate(all="ignore"):
-            evaluates = self.problem.variance is not None
-            backward = (self.form.evaluation or constant_statistics) if evaluates else self.form.backward
-            values = backward(self.numbers, terms)
-            results = {}
-            for name, value in values.items():
-                role = name.removeprefix("grad_")
-                stored = self.numbers.cast(value, role if role in self.numbers.dtypes else "input")
-                results[name] = self._stored_bounded(name, stored)
-        return results
+            values = self._gradient_values(self.numbers, terms)
+            return {name: self._stored_bounded(name, value) for name, value in values.items()}
+
+    def _gradient_values(self, numbers: AffineNumbers, terms: Terms) -> dict[str, Affine]:
+        """Return the gradients as they are stored; of some rows, sums over all are not stored yet."""
+        evaluates = self.problem.variance is not None
+        backward = (self.form.evaluation or constant_statistics) if evaluates else self.form.backward
+        later = SUMMED if isinstance(numbers, NumbersOfRows) else frozenset[str]()
+        return {
+            name: value if name in later else self._stored(numbers, name, value)
+            for name, value in backward(numbers, terms).items()
+        }
+
+    def _stored(self, numbers: AffineNumbers, name: str, value: Affine) -> Affine:
+        """Return a gradient as it is stored, in the dtype of its argument."""
+        role = name.removeprefix("grad_")
+        return numbers.cast(value, role if role in numbers.dtypes else "input")
 
     def _rows_bounded(self, value: Affine) -> Bounded:
         return self.bounded(value, np.broadcast_to(bound_of(value), self.problem.input.shape), self.covered)
 
     def _stored_bounded(self, name: str, value: Affine) -> Bounded:
         """Bound a gradient."""
-        summed = name in {"grad_weight", "grad_bias"}
-        return self._entries_bounded(value) if summed else self._rows_bounded(value)
+        return self._entries_bounded(value) if name in SUMMED else self._rows_bounded(value)
 
     def _entries_bounded(self, value: Affine) -> Bounded:
         """Bound sums over rows: they have a theorem only if each of their rows has."""
@@ -368,7 +438,10 @@ class Composer:
 
     def bounded(self, value: Affine, bound: Array, covered: variance.Mask) -> Bounded:
         """Return a value's bound, which is proved where `covered` (by the first axis) and finite."""
-        reasons = combined_reasons(self.why, value, bound[covered])
+        return self._bounded(value.reasons, bound, covered)
+
+    def _bounded(self, of_value: frozenset[str], bound: Array, covered: variance.Mask) -> Bounded:
+        reasons = combined_reasons(self.why, of_value, bound if covered.all() else bound[covered])
         covered = covered.reshape(-1, *[1] * (bound.ndim - 1)) & np.isfinite(bound)
         return Bounded(bound=bound, covered=covered, reasons=reasons)
 

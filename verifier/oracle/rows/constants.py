@@ -61,8 +61,10 @@ def _numerators(rows: Rows, sums: RowSums) -> _Numerators:
     """Return what is exact; products are of sums, so that no cancellation loses anything."""
     count, scale = sums.count, sums.count if rows.own else 1
     zeros = [ball(0.0)] * rows.shape[0]
-    totals = sums.x if rows.centred else zeros
-    spread = [count * square - total * total for square, total in zip(sums.squares, totals, strict=True)]
+    totals, spread = zeros, [count * square for square in sums.squares]
+    if rows.centred:
+        totals = list(sums.x)
+        spread = [square - total * total for square, total in zip(spread, totals, strict=True)]
     eps = ball(rows.eps)
     if rows.own:
         mean, eps = totals, eps * (count * count)
@@ -71,10 +73,12 @@ def _numerators(rows: Rows, sums: RowSums) -> _Numerators:
         mean = _given(rows, rows.mean) if rows.centred else zeros
         shifted = _given(rows, rows.rstd if rows.variance is None else rows.variance)
         shifted = shifted if rows.variance is None else [value + eps for value in shifted]
-    inner = [
-        scale * product - middle * gradient
-        for product, middle, gradient in zip(sums.products, mean, sums.gradient, strict=False)
-    ]
+    inner = [scale * product for product in sums.products]
+    if rows.centred:
+        inner = [
+            product - middle * gradient
+            for product, middle, gradient in zip(inner, mean, sums.gradient, strict=False)
+        ]
     return _Numerators(mean=mean, spread=spread, shifted=shifted, inner=inner)
 
 
@@ -85,7 +89,7 @@ def _quotients(rows: Rows, sums: RowSums, exact: _Numerators) -> RowConstants:
     rstd: Sequence[Ball | None] = exact.shifted
     variance = [value / square for value in exact.spread]
     if rows.own:
-        mean = [value / count for value in mean]
+        mean = [value / count for value in mean] if rows.centred else zeros
     elif rows.variance is not None:
         variance = _given(rows, rows.variance)
     if rows.rstd is None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Final, Literal
 
 import numpy as np
@@ -31,12 +31,20 @@ DEVICE_BLOCK: Final = 2**24
 
 
 def element_enclosures(
-    rows: Rows, constants: RowConstants, group: Grouping, rung: FastRung, *, rescue_bits: int | None
+    rows: Rows,
+    constants: RowConstants,
+    group: Grouping,
+    rung: FastRung,
+    *,
+    rescue_bits: int | None,
+    every: bool = False,
 ) -> dict[str, Enclosure]:
     """Return output, normalized and, with grad_output, the gradients, by name.
 
     Rows that the rung cannot do (exponents outside the window, refused rows) have infinite radius,
     or, with rescue_bits, are done in Arb of that precision; refused rows keep it.
+    every: keep normalized of large problems as well; few read it, so that it is else made anew when it is
+    read.
     """
     near = rows.scaled
     fast = fast_constants(rows.kit, constants, near.shifts)
@@ -44,8 +52,9 @@ def element_enclosures(
     extent, columns = rows.shape
     step = max(1, (BLOCKS[rung] if rows.kit is NUMPY else DEVICE_BLOCK) // columns)
     blocks = [(first, min(first + step, extent)) for first in range(0, extent, step)]
-    found: list[dict[str, Part]] = []
+    found: dict[str, _Column] = {}
     sums: list[tuple[Partial, Partial]] = []
+    left_out = {"normalized"} if rows.kit is NUMPY and len(blocks) > 1 and not every else set()
     with np.errstate(all="ignore"):
         for first, last in blocks:
             block = rows_between(near, first, last)
@@ -56,8 +65,12 @@ def element_enclosures(
                 _rescue(rows, constants, elements, first=first, lost=lost, bits=rescue_bits)
             if rows.grad_output is not None:
                 sums.append(_block_sums(rows_of(group, first, last), block, elements["normalized"], rung))
-            found.append(elements)
-    enclosures = {name: _joined(rows, [block[name] for block in found]) for name in found[0]}
+            for name in elements.keys() - left_out:
+                found.setdefault(name, _Column(rows)).put(first, last, elements[name])
+    enclosures = {name: column.enclosure() for name, column in found.items()}
+    if left_out:
+        again = partial(element_enclosures, rows, constants, group, rung, rescue_bits=rescue_bits, every=True)
+        enclosures["normalized"] = _made_when_read(lambda: again()["normalized"])
     if rows.grad_output is not None:
         enclosures["grad_weight"] = join(group, [weight for weight, _ in sums])
         enclosures["grad_bias"] = join(group, [bias for _, bias in sums])
@@ -129,12 +142,58 @@ def _block_sums(group: Grouping, block: Rows, normalized: Part, rung: FastRung) 
     return block_sums(group, block.grad_output, normalized, doubled_precision=rung == "double_double")
 
 
-def _joined(rows: Rows, parts: Sequence[Part]) -> Enclosure:
-    """Return the blocks as one; what a device holds is copied when it is read."""
-    high, low, radius = (partial(_column, rows, parts, k) for k in range(3))
-    if rows.kit is NUMPY:
-        return Enclosure(high=high(), low=low(), radius=radius())
-    return Enclosure(high=Later(high), low=Later(low), radius=Later(radius))
+class _Column:
+    """The elements of all rows, put together of blocks as they come.
+
+    On the CPU each block is copied into its place at once: blocks that wait to be joined would take as much
+    memory again, and memory that is touched for the first time takes longer than what is computed in it.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        """Begin with no block."""
+        self._rows = rows
+        self._parts: list[Part] = []
+        self._held: list[Array | None] = [None, None, None]
+
+    def put(self, first: int, last: int, part: Part) -> None:
+        """Put in the rows [first, last), which come in order."""
+        extent = self._rows.shape[0]
+        if self._rows.kit is not NUMPY or last - first == extent:
+            self._parts.append(part)
+            return
+        for k, values in enumerate(part):
+            held = self._held[k]
+            if values is None:
+                if held is not None:
+                    held[first:last] = part[0] * 0.0
+                continue
+            if held is None:
+                held = self._held[k] = np.empty((extent, *values.shape[1:]))
+                high = self._held[0]
+                if first and high is not None:  # of earlier blocks, whose values have one part
+                    held[:first] = high[:first] * 0.0
+            held[first:last] = values
+
+    def enclosure(self) -> Enclosure:
+        """Return the blocks as one; what a device holds is copied when it is read."""
+        high, low, radius = (partial(_column, self._rows, self._parts, k) for k in range(3))
+        if not self._parts:
+            values, tail, around = self._held
+            assert values is not None
+            assert around is not None
+            none = np.broadcast_to(0.0, self._rows.shape)
+            return Enclosure(high=values, low=none if tail is None else tail, radius=around)
+        if self._rows.kit is NUMPY:
+            return Enclosure(high=high(), low=low(), radius=radius())
+        return Enclosure(high=Later(high), low=Later(low), radius=Later(radius))
+
+
+def _made_when_read(make: Callable[[], Enclosure]) -> Enclosure:
+    """Return an enclosure that is made when a part of it is read, once."""
+    made = cache(make)
+    return Enclosure(
+        high=Later(lambda: made().high), low=Later(lambda: made().low), radius=Later(lambda: made().radius)
+    )
 
 
 def _column(rows: Rows, parts: Sequence[Part], k: int) -> Array:
