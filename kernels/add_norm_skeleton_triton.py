@@ -139,7 +139,7 @@ def _store(
         tl.store(dx + column, gradient, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "chunk"])
 def _backward_rows(
     dx, dr, dy, dtotal, kept, total, weight, means, rstds, parts_dw, parts_db, dy_row, dy_column, dtotal_row,
     dtotal_column, kept_row, kept_column, weight_step, rows, columns, chunk, scale,

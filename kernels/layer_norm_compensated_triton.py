@@ -39,7 +39,7 @@ entries = tiles.entries
 # ---- Forward: a program has one long row or several short ones ----
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _forward(
     x, residual, y, weight, bias, highs, lows, means, rstds, x_row, residual_row, weight_step, bias_step,
     rows, columns, eps,
@@ -116,8 +116,8 @@ def _rows(
         hat = tl.where(inside, ((value - high[:, None]) - low[:, None]) * rstd[:, None], 0.0)
         g = d
         if weight is not None:
-            g = d * w
-        hat_g, sum_g = hat * g, g
+            g = product(d, w)
+        hat_g, sum_g = product(hat, g), g
         if PIECES == 2:  # the row's other piece, for its sums alone
             other = (1 - piece) * BLOCK + tl.arange(0, BLOCK).to(tl.int64)
             there_too = there[:, None] & (other < columns)[None, :]
@@ -129,7 +129,7 @@ def _rows(
                 place = weight + other[None, :] * weight_step
                 other_g *= tl.load(place, mask=(other < columns)[None, :], other=0.0).to(ACCUMULATE)
             other_hat = ((value - high[:, None]) - low[:, None]) * rstd[:, None]
-            hat_g += tl.where(there_too, other_hat * other_g, 0.0)
+            hat_g += tl.where(there_too, product(other_hat, other_g), 0.0)
             sum_g += other_g
         along_hat, plain = sums(hat_g, sum_g, axis=1)
         c1, c2 = divide(along_hat, count), divide(plain, count)
@@ -144,7 +144,7 @@ def _rows(
         tl.store(parts_db + program * columns + column, part_db, mask=within)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _backward(
     dx, dy, x, weight, highs, lows, rstds, parts_dw, parts_db, dy_row, x_row, weight_step, rows, columns,
     TALL: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr, AHEAD: tl.constexpr,
@@ -239,7 +239,7 @@ def _backward_columns(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "programs"])
 def _backward_at_once(
     dx, dy, x, weight, highs, lows, rstds, dw, db, dy_row, x_row, weight_step, rows, columns, programs,
     TALL: tl.constexpr, BLOCK: tl.constexpr, SUMMED_TALL: tl.constexpr, SUMMED: tl.constexpr,

@@ -51,7 +51,7 @@ def forward_in_tiles(
         tl.store(y + column, out, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "chunk"])
 def _backward_rows(
     dx, dy, x, weight, means, rstds, parts_dw, parts_db, dy_row, dy_column, x_row, x_column, weight_step,
     rows, columns, chunk, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,

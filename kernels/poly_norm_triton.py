@@ -79,7 +79,7 @@ def _forward(
         tl.store(y + column, out, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "chunk"])
 def _backward(
     dx, dy, x, weight, rstds, parts_dw, parts_db, dy_row, dy_column, x_row, x_column, weight_step,
     rows, columns, chunk, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,

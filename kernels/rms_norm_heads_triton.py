@@ -26,7 +26,8 @@ SOURCE = Source(
 
 tiles = load(Path(__file__).with_name("row_tiles_skeleton_triton.py")).module
 skeleton = tiles.skeleton
-divide, root, step, scalar = skeleton.divide, skeleton.root, skeleton.step, skeleton.scalar
+divide, product, root = skeleton.divide, skeleton.product, skeleton.root
+step, scalar = skeleton.step, skeleton.scalar
 WIDEST_HEAD = 1024
 
 
@@ -37,7 +38,7 @@ def _row_start(row, tokens, heads, sample_step, token_step, head_step):
     return sample * sample_step + token * token_step + head * head_step
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _forward(
     x, y, weight, rstds, x_sample, x_token, x_head, weight_step, tokens, heads, rows, columns, eps,
     TALL: tl.constexpr, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
@@ -50,7 +51,7 @@ def _forward(
         eps = tl.load(eps)  # a Python float reaches a kernel as fp32
     place = x + _row_start(row, tokens, heads, x_sample, x_token, x_head)[:, None] + column[None, :]
     value = tl.load(place, mask=inside, other=0.0).to(ACCUMULATE)
-    mean_square = divide(tl.sum(value * value, axis=1), tl.cast(columns, ACCUMULATE))
+    mean_square = divide(tl.sum(product(value, value), axis=1), tl.cast(columns, ACCUMULATE))
     rstd = divide(tl.full((TALL,), 1.0, ACCUMULATE), root(mean_square + eps))
     tl.store(rstds + row, rstd, mask=there)
     out = value * rstd[:, None]
@@ -59,7 +60,7 @@ def _forward(
     tl.store(y + row[:, None] * columns + column[None, :], out, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _backward(
     dx, dy, x, weight, rstds, parts_dw, dy_sample, dy_token, dy_head, x_sample, x_token, x_head, weight_step,
     tokens, heads, rows, columns,
@@ -84,8 +85,8 @@ def _backward(
         hat = value * rstd[:, None]
         g = d
         if weight is not None:
-            g = d * w
-        c1 = divide(tl.sum(hat * g, axis=1), count)
+            g = product(d, w)
+        c1 = divide(tl.sum(product(hat, g), axis=1), count)
         out = (g - hat * c1[:, None]) * rstd[:, None]
         tl.store(dx + row[:, None] * columns + column[None, :], out, mask=inside)
         part_dw += d * hat

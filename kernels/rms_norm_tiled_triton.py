@@ -26,13 +26,14 @@ SOURCE = Source(
 tiles = load(Path(__file__).with_name("row_tiles_skeleton_triton.py")).module
 wide = load(Path(__file__).with_name("rms_norm_triton.py")).module
 skeleton = tiles.skeleton
-divide, root, step, scalar = skeleton.divide, skeleton.root, skeleton.step, skeleton.scalar
+divide, product, root = skeleton.divide, skeleton.product, skeleton.root
+step, scalar = skeleton.step, skeleton.scalar
 entries = tiles.entries
 
 # ---- Forward: one tile a program ----
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _forward(
     x, y, weight, rstds, x_row, weight_step, rows, columns, eps,
     TALL: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr, ACCUMULATE: tl.constexpr,
@@ -47,7 +48,7 @@ def _forward(
     value = tl.load(place, mask=inside, other=0.0).to(ACCUMULATE)
     if EARLY and weight is not None:
         w = entries(weight, column, weight_step, within)
-    mean_square = divide(tl.sum(value * value, axis=1), tl.cast(columns, ACCUMULATE))
+    mean_square = divide(tl.sum(product(value, value), axis=1), tl.cast(columns, ACCUMULATE))
     rstd = divide(tl.full((TALL,), 1.0, ACCUMULATE), root(mean_square + eps))
     tl.store(rstds + row, rstd, mask=there)
     out = value * rstd[:, None]
@@ -86,8 +87,8 @@ def _rows(
         hat = value * rstd[:, None]
         g = d
         if weight is not None:
-            g = d * w
-        hat_g = hat * g
+            g = product(d, w)
+        hat_g = product(hat, g)
         if PIECES == 2:  # the row's other piece, for its sum alone
             other = (1 - piece) * BLOCK + tl.arange(0, BLOCK).to(tl.int64)
             there_too = there[:, None] & (other < columns)[None, :]
@@ -98,7 +99,7 @@ def _rows(
             if weight is not None:
                 place = weight + other[None, :] * weight_step
                 other_g *= tl.load(place, mask=(other < columns)[None, :], other=0.0).to(ACCUMULATE)
-            hat_g += tl.where(there_too, other_hat * other_g, 0.0)
+            hat_g += tl.where(there_too, product(other_hat, other_g), 0.0)
         c1 = divide(tl.sum(hat_g, axis=1), count)
         out = (g - hat * c1[:, None]) * rstd[:, None]
         tl.store(dx + row[:, None] * columns + column[None, :], out, mask=inside)
@@ -107,7 +108,7 @@ def _rows(
         tl.store(parts_dw + program * columns + column, tl.sum(part_dw, axis=0), mask=within)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _backward(
     dx, dy, x, weight, rstds, parts_dw, dy_row, x_row, weight_step, rows, columns,
     TALL: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr, AHEAD: tl.constexpr,
@@ -145,7 +146,7 @@ def _columns(
     tl.store(dw + column, tl.sum(part_dw, axis=0), mask=within)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "programs"])
 def _backward_at_once(
     dx, dy, x, weight, rstds, dw, dy_row, x_row, weight_step, rows, columns, programs,
     TALL: tl.constexpr, BLOCK: tl.constexpr, SUMMED_TALL: tl.constexpr, SUMMED: tl.constexpr,

@@ -56,7 +56,7 @@ def _forward(
         tl.store(y + column, out, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "chunk"])
 def _backward_rows(
     dx, dy, x, weight, rstds, parts_dw, dy_row, dy_column, x_row, x_column, weight_step,
     rows, columns, chunk, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,

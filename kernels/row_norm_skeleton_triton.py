@@ -3,6 +3,11 @@
 Division and root are IEEE's; a row goes through tiles of at most 64 KB, whose sums are in fp32 (fp64 for
 doubles); the gradients of weight and bias are sums of parts that a second kernel joins in a fixed order. The
 number of programs, tiles and warps follows from the shape alone, so that no device changes the bits.
+
+No batch changes those of a row either. Kernels that write rows take the number of rows, and what follows from
+it, as numbers of any value (`do_not_specialize`): of code compiled for 1, or for a multiple of 16, a compiler
+may fuse other products into a sum. Kernels whose tiles have other heights for other numbers of rows round
+products before they are added (`product`).
 """
 
 import contextlib
@@ -41,7 +46,7 @@ def root(value):
 
 @triton.jit
 def product(a, b):
-    # Rounded before any sum takes it: ptxas fuses no fma into a sum, in no turn of a loop that it unrolls.
+    # Rounded before any sum takes it: no compiler fuses it into one, in no turn of a loop that is unrolled.
     return tl.fma(a, b, 0.0)
 
 

@@ -32,7 +32,7 @@ skeleton = tiles.skeleton
 LONGEST_ROW = 2**15  # the backward has two tensors in registers
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _forward(
     x, y, tops, totals, x_row, rows, columns,
     LOG: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr,
@@ -56,7 +56,7 @@ def _forward(
     tl.store(y + row[:, None] * columns + column[None, :], out, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _backward(
     dx, dy, x, tops, totals, dy_row, x_row, rows, columns,
     LOG: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr, AGAIN: tl.constexpr,

@@ -6,11 +6,14 @@ from checks_support import KERNELS, SKELETONS, failures, subject_of, subject_of_
 
 pytest.importorskip("triton", reason="the subjects are Triton kernels; Triton is not installed")
 
+import triton
+
 from strategies.values import Values
 from verifier.audit.trial import Trial
 from verifier.cases.recipe import Recipe, assemble, build
 from verifier.execution import Runner
 from verifier.ops import op
+from verifier.subjects.load_file import load
 
 RMS = KERNELS / "rms_norm_tiled_triton.py"
 FILES = (RMS, KERNELS / "rms_norm_triton.py", *SKELETONS)
@@ -22,7 +25,10 @@ FAULTS = {
     "the sums of the last tile alone": ("part_dw += d * hat", "part_dw = d * hat"),
 }
 OF_TWO_PIECES = {
-    "the other piece left out": ("hat_g += tl.where(there_too, other_hat * other_g, 0.0)", "pass"),
+    "the other piece left out": (
+        "hat_g += tl.where(there_too, product(other_hat, other_g), 0.0)",
+        "pass",
+    ),
     "its own piece twice": ("(1 - piece) * BLOCK", "piece * BLOCK"),
     "the other piece without weight": ("other_g *= tl.load", "tl.load"),
 }
@@ -82,19 +88,68 @@ def test_a_fault_of_the_programs_that_sum_columns_of_few_rows_shows(name):
     assert not judged(subject, 769, columns=300)
 
 
-@pytest.mark.parametrize(
-    ("name", "columns"),
-    [("rms_norm_tiled_triton", 250), ("layer_norm_compensated_triton", 250), ("rms_norm_heads_triton", 250)],
-)
-def test_a_row_has_the_same_bits_among_few_rows_and_among_thousands(name, columns):
-    """`batch_invariance` has few rows in all of its cases: no other tile is launched for them."""
-    subject, few = subject_of(KERNELS / f"{name}.py"), 5
-    recipe = Recipe(rows=2051, columns=columns, input=Values(seed=1))
-    case = build(op(subject.op), subject, "float16", recipe, gradients=True)
+def rows_alone(case, few):
+    """Return the case of its first rows alone."""
     rows = {n: t[:few].contiguous() if t is not None and t.dim() > 1 else t for n, t in case.tensors.items()}
-    others = assemble(op(subject.op), case.dtype, rows, case.scalars, {}, hazard="", origin="")
+    return assemble(op(case.op), case.dtype, rows, case.scalars, {}, hazard="", origin="")
+
+
+OF_ROWS = (
+    "rms_norm_tiled",
+    "layer_norm_compensated",
+    "rms_norm_heads",
+    "softmax_tiled",
+    "layer_norm_two_pass",
+)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_a_row_has_the_same_bits_among_few_rows_and_among_thousands(name, dtype):
+    """`batch_invariance` has few rows in nearly all of its cases: no other tile is launched for them."""
+    subject, few = subject_of(KERNELS / f"{name}_triton.py"), 5
+    recipe = Recipe(rows=2051, columns=250, input=Values(seed=1))
+    case = build(op(subject.op), subject, dtype, recipe, gradients=True)
     with Runner("machine") as runner:
-        whole, part = (runner.run(subject, one, gradients=False).outputs for one in (case, others))
+        both = [runner.run(subject, one, gradients=True).outputs for one in (case, rows_alone(case, few))]
+    whole, part = both
     assert part["output"].shape[0] == few
-    for result in subject.returns:
+    for result in (*subject.returns, "grad_input"):
         assert torch.equal(whole[result][:few], part[result]), result
+
+
+SPECIALISED = '@triton.jit(do_not_specialize=["rows", "chunk"])\ndef _backward_rows('
+
+
+def test_code_that_is_compiled_for_one_row_a_program_shows_in_the_bits_of_a_row():
+    """Of one compiled for a chunk of 1 the compiler fuses other products into the sums of a row."""
+    files = (KERNELS / "layer_norm_two_pass_triton.py", KERNELS / "layer_norm_skeleton_triton.py", *SKELETONS)
+    texts = {file.name: file.read_text(encoding="utf-8") for file in files}
+    assert SPECIALISED in texts["layer_norm_skeleton_triton.py"]
+    faulty = {
+        name: text.replace(SPECIALISED, "@triton.jit\ndef _backward_rows(") for name, text in texts.items()
+    }
+    recipe = Recipe(rows=1025, columns=132, input=Values(seed=1))
+    for kernel, same in ((texts, True), (faulty, False)):
+        subject = subject_of_texts(kernel, "layer_norm_two_pass_triton.py")
+        case = build(op(subject.op), subject, "float32", recipe, gradients=True)
+        with Runner("machine") as runner:
+            both = [runner.run(subject, one, gradients=True).outputs for one in (case, rows_alone(case, 161))]
+        assert torch.equal(both[0]["grad_input"][:161], both[1]["grad_input"]) is same
+
+
+def test_rows_are_written_by_code_that_no_number_of_rows_chooses():
+    """A compiler fuses by the code around: the bits of a row are those of one code, whatever the batch."""
+    written, batch = {"y", "dx", "output", "total"}, {"rows", "chunk", "programs"}
+    seen = 0
+    for file in sorted(KERNELS.glob("*_triton.py")):
+        if "published" in file.name:
+            continue
+        for name, one in vars(load(file).module).items():
+            if not isinstance(one, triton.JITFunction) or f"{name}[" not in file.read_text(encoding="utf-8"):
+                continue
+            if batch & set(one.arg_names) and written & set(one.arg_names):
+                free = {p.name for p in one.params if p.do_not_specialize}
+                assert batch & set(one.arg_names) <= free, f"{file.name}: {name}"
+                seen += 1
+    assert seen >= 14
