@@ -46,6 +46,8 @@ def _forward(
     gate += row * gate_row
     y += row * columns
     count = tl.cast(columns, ACCUMULATE)
+    if rstds.dtype.element_ty == tl.float64:
+        eps = tl.load(eps)  # a Python float reaches a kernel as fp32
     mean = tl.full((), 0.0, ACCUMULATE)
     if CENTRED:
         lanes = tl.zeros((BLOCK,), ACCUMULATE)
@@ -174,8 +176,9 @@ class _GateFirstNorm(torch.autograd.Function):
             block, warps = skeleton.row_tile(columns, input.dtype)
             with skeleton.on(input):
                 _forward[(rows,)](
-                    x, z, output, w, b, mean, rstd, *x.stride(), *z.stride(), step(w), step(b), columns, eps,
-                    CENTRED=centred, SILU=silu, BLOCK=block, ACCUMULATE=accumulate, num_warps=warps,
+                    x, z, output, w, b, mean, rstd, *x.stride(), *z.stride(), step(w), step(b), columns,
+                    skeleton.scalar(eps, input), CENTRED=centred, SILU=silu, BLOCK=block,
+                    ACCUMULATE=accumulate, num_warps=warps,
                 )  # fmt: skip
         ctx.save_for_backward(input, gate, weight, bias, mean, rstd)
         ctx.silu = silu
