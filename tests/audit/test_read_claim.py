@@ -1,6 +1,7 @@
 """What a kernel computes is read from compiled code only where it is proved, and judged by it with care."""
 
 import pytest
+from triton_release import ALL_LANES_STORE
 
 from strategies.values import Values
 from verifier import Trees
@@ -43,9 +44,8 @@ def test_the_algorithm_is_that_of_the_code_whatever_is_guessed(name, read):
     found = found_in(silent(declared).differing(trees=Trees()), names=GUESSES, gradients=False)
     assert (found.algorithm if isinstance(found, ReadClaim) else None) == read
     assert read is None or found.depth in {7, 8}  # by the release of Triton
-    if read == "welford":  # each lane has the mean that it merged, but in code of Triton 3.6
-        options = found.subject.claim.variance_options
-        assert options == {"per_lane_means": True} or (not options and found.depth == 8)
+    if read == "welford":  # where each lane has the mean that it merged
+        assert found.subject.claim.variance_options == ({"per_lane_means": True} if ALL_LANES_STORE else {})
 
 
 @pytest.mark.parametrize(

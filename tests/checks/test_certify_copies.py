@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("triton", reason="certified are Triton's kernels; Triton is missing")
 
 from checks_support import KERNELS, machine_runner
+from triton_release import ALL_LANES_STORE
 
 from strategies.values import Values
 from verifier.cases.recipe import build, recorded_recipe
@@ -14,6 +15,7 @@ from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal
 from verifier.subjects.load_file import load
 
+DIFFERS = "the code is the declared computation"
 IMPORTS = """
 import torch
 import triton
@@ -70,24 +72,24 @@ def asked(subject, columns, runner):
 
 
 @pytest.mark.parametrize(
-    ("joined", "right"),
+    ("joined", "right", "right_in_the_first"),
     [
-        ("a + b", True),
-        ("tl.where(i > j, a + b, b + a)", True),
-        ("tl.where(i > j, a + b, a + 2.0 * b)", False),
-        ("tl.where(i < j, a + b, a + 2.0 * b)", False),
-        ("tl.where((i == 13) | (j == 13), (a + 64.0 * b) - 63.0 * b, a + b)", False),
+        ("a + b", True, True),
+        ("tl.where(i > j, a + b, b + a)", True, True),
+        ("tl.where(i > j, a + b, a + 2.0 * b)", False, False),
+        ("tl.where(i < j, a + b, a + 2.0 * b)", False, True),
+        ("tl.where((i == 13) | (j == 13), (a + 64.0 * b) - 63.0 * b, a + b)", False, False),
     ],
     ids=["plain", "commuted", "twice_in_the_first", "twice_in_the_last", "otherwise_in_one"],
 )
-def test_a_sum_that_differs_by_lane_is_refused(joined, right, tmp_path, runner):
+def test_a_sum_that_differs_by_lane_is_refused(joined, right, right_in_the_first, tmp_path, runner):
     found = asked(written(KERNEL.format(joined=joined), "BLOCK=columns, ", tmp_path), 128, runner)
-    if right:
+    if right if ALL_LANES_STORE else right_in_the_first:
         assert isinstance(found, Certificate), found
         assert OF_COPIES not in found.assumptions
     else:
         assert isinstance(found, Refusal)
-        assert found.stage == LAST_LANE
+        assert found.stage == (LAST_LANE if ALL_LANES_STORE else DIFFERS)
 
 
 EXCHANGED = """
@@ -124,7 +126,8 @@ BY_LANE = f"tl.reduce(({ROUNDED}, value, tl.broadcast_to(lane[None, :], (4, 32))
         (OWN, "a + b", "0.0", ""),
         (OWN, "a + b", "(own - other)[:, None] * 1048576.0", "of which not all uses fuse the same product"),
         (BY_LANE, "a + b", "0.0", ""),
-        (BY_LANE, "tl.where(i - j == 16, tl.fma(v, v, b), a + b)", "0.0", COPIES),
+        # Not in what the first lane has.
+        (BY_LANE, "tl.where(i - j == 16, tl.fma(v, v, b), a + b)", "0.0", COPIES if ALL_LANES_STORE else ""),
     ],
     ids=["right", "cancelled", "rounded", "fused_in_some_lanes"],
 )
@@ -176,11 +179,11 @@ def test_merges_that_are_wrong_in_all_lanes_but_the_last_are_refused(m2, right, 
     found = asked(load(tmp_path / "attack.py").subjects[0], 201, runner)
     assert isinstance(found, Certificate if right else Refusal), found
     if not right:
-        assert found.stage == LAST_LANE
+        assert found.stage == (LAST_LANE if ALL_LANES_STORE else DIFFERS)
 
 
 def test_of_means_that_lanes_merge_in_orders_of_their_own_it_is_said_which_is_looked_at(runner):
     for stem, differ in (("layer_norm_welford_triton", True), ("layer_norm_two_pass_triton", False)):
         found = asked(load(KERNELS / f"{stem}.py").subjects[0], 1000, runner)
         assert isinstance(found, Certificate)
-        assert (OF_COPIES in found.assumptions) is differ
+        assert (OF_COPIES in found.assumptions) is (differ and ALL_LANES_STORE)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from checks_support import KERNELS, planted
+from triton_release import ALL_LANES_STORE, since
 
 pytest.importorskip("triton", reason="recorded are Triton's kernels; Triton is missing")
 
@@ -19,6 +20,9 @@ from verifier.ops import op
 from verifier.subjects.load_file import builtin_files, load
 
 FAULTY = Path(__file__).parents[1] / "faulty_kernels"
+OF_FOUR = 7 if since("3.8") else 8
+"""The depth of a sum over a warp whose lanes have four elements each: they are added by halves, before in
+turn."""
 
 
 def found_of(path, dtype, columns, *, gradients=False, first="", **changes):
@@ -39,7 +43,7 @@ def built_in(name):
 @pytest.mark.parametrize(
     ("name", "dtype", "columns", "gradients", "claims", "depths"),
     [
-        ("layer_norm_two_pass_triton", "float16", 100, False, "EZ", [7, 7]),
+        ("layer_norm_two_pass_triton", "float16", 100, False, "EZ", [OF_FOUR, OF_FOUR]),
         ("layer_norm_two_pass_triton", "float32", 33, True, "EZC", [6, 6, 6, 6, 1, 1]),
         ("layer_norm_textbook_triton", "bfloat16", 33, False, "EZ", [6, 6]),
         ("rms_norm_triton", "float32", 33, False, "EZ", [6]),
@@ -164,5 +168,8 @@ def test_lanes_keep_means_of_their_own_only_where_the_declaration_says_so():
     kernel = built_in("layer_norm_welford_triton")
     assert isinstance(found_of(kernel, "float32", 300), Agreement)
     found = found_of(kernel, "float32", 300, variance_options={})
-    assert isinstance(found, Disagreement)
-    assert found.why == "the code has 4 means of a row, of which one is declared"
+    if ALL_LANES_STORE:
+        assert isinstance(found, Disagreement)
+        assert found.why == "the code has 4 means of a row, of which one is declared"
+    else:  # one lane stores the mean that all use
+        assert isinstance(found, Agreement)

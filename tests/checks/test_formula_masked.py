@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from checks_support import KERNELS, SKELETONS, examination, in_turn, machine, subject_of, subject_of_texts
+from triton_release import ALL_LANES_STORE
 
 from strategies.values import Values
 from verifier.cases.recipe import Recipe, build
@@ -26,6 +27,8 @@ FLASH = Path(__file__).with_name("flash_causal_softmax.py")
 LOADED = 'Path(__file__).parents[2] / "kernels" / "masked_softmax_triton.py"'
 DIAGONAL_OF_THE_LAST_ROW, A_DIAGONAL, ONE_MASK_FOR_ALL = 6, 7, 5
 """Variants of what an op lays out."""
+ONE_WARP = 256
+"""Columns of a row that has a single warp, at most."""
 
 
 def planted(stem, changes):
@@ -197,8 +200,11 @@ def test_scores_that_rounding_makes_equal_are_no_finding(stem, rows, columns):
     variant = 0 if stem == "softmax_triton" else DIAGONAL_OF_THE_LAST_ROW
     case = case_of(subject, "float32", rows=rows, columns=columns, variant=variant, masks=False)
     found, said = judged(subject, case)
-    assert found == {(Verdict.UNDECIDED, "")}
-    assert "no two scores of a row are near each other" in said
+    if columns > ONE_WARP and not ALL_LANES_STORE:  # one lane says to all which it is
+        assert (found, said) == (PASSED, "")
+    else:
+        assert found == {(Verdict.UNDECIDED, "")}
+        assert "no two scores of a row are near each other" in said
 
 
 def test_small_rows_and_few_numbers_leave_no_row_without_a_logarithm():
