@@ -2,15 +2,13 @@
 
 Normalized is u = input * gate * sigmoid(gate) (SILU) or input * sigmoid(gate). It is made in fp32 and not
 rounded to less: each sweep over a row makes it anew, from the same bits. CENTRED says whether a mean is taken
-away, as a layer norm does.
-Backward: a program takes one row, for the gradients of input and gate. Another takes a fixed chunk of rows
-and keeps its part of the weight's and bias's gradients in fp32; a last kernel joins the parts in a fixed
-order, so there is no lock and no atomic, and the bits do not change between runs.
+away, as a layer norm does, which names the function that computes it (MEAN).
+Backward: a program takes one row, for the gradients of input and gate; for those of weight and bias others
+take each a chunk of rows, as gate_skeleton_triton.py says.
 """
 
 from pathlib import Path
 
-import torch
 import triton
 import triton.language as tl
 
@@ -19,7 +17,7 @@ from verifier import load
 gates = load(Path(__file__).with_name("gate_skeleton_triton.py")).module
 skeleton = gates.skeleton
 divide, root, step, sums = skeleton.divide, skeleton.root, skeleton.step, skeleton.sums
-product, logistic, affine = skeleton.product, gates.logistic, gates.affine
+product, logistic, affine, gate_slope = skeleton.product, gates.logistic, gates.affine, gates.gate_slope
 
 DTYPES = gates.DTYPES
 
@@ -37,9 +35,21 @@ def _tile(
 
 
 @triton.jit
+def mean_of_row(
+    x, gate, x_column, gate_column, columns, SILU: tl.constexpr, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr
+):  # fmt: skip
+    lanes = tl.zeros((BLOCK,), ACCUMULATE)
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK).to(tl.int64)
+        _, _, _, _, u = _tile(x, gate, x_column, gate_column, column, column < columns, SILU, ACCUMULATE)
+        lanes += u
+    return divide(tl.sum(lanes, axis=0), tl.cast(columns, ACCUMULATE))
+
+
+@triton.jit
 def _forward(
     x, gate, y, weight, bias, means, rstds, x_row, x_column, gate_row, gate_column, weight_step, bias_step,
-    columns, eps, CENTRED: tl.constexpr, SILU: tl.constexpr, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
+    columns, eps, MEAN: tl.constexpr, SILU: tl.constexpr, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     x += row * x_row
@@ -49,20 +59,15 @@ def _forward(
     if rstds.dtype.element_ty == tl.float64:
         eps = tl.load(eps)  # a Python float reaches a kernel as fp32
     mean = tl.full((), 0.0, ACCUMULATE)
-    if CENTRED:
-        lanes = tl.zeros((BLOCK,), ACCUMULATE)
-        for start in range(0, columns, BLOCK):
-            column = start + tl.arange(0, BLOCK).to(tl.int64)
-            _, _, _, _, u = _tile(x, gate, x_column, gate_column, column, column < columns, SILU, ACCUMULATE)
-            lanes += u
-        mean = divide(tl.sum(lanes, axis=0), count)
+    if MEAN is not None:
+        mean = MEAN(x, gate, x_column, gate_column, columns, SILU, BLOCK, ACCUMULATE)
         tl.store(means + row, mean)
     lanes = tl.zeros((BLOCK,), ACCUMULATE)
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         inside = column < columns
         _, _, _, _, u = _tile(x, gate, x_column, gate_column, column, inside, SILU, ACCUMULATE)
-        if CENTRED:
+        if MEAN is not None:
             u = tl.where(inside, u - mean, 0.0)  # a masked lane would add mean^2
         lanes += u * u
     rstd = divide(tl.full((), 1.0, ACCUMULATE), root(divide(tl.sum(lanes, axis=0), count) + eps))
@@ -72,7 +77,7 @@ def _forward(
         column = start + tl.arange(0, BLOCK).to(tl.int64)
         inside = column < columns
         _, _, _, _, u = _tile(x, gate, x_column, gate_column, column, inside, SILU, ACCUMULATE)
-        if CENTRED:
+        if MEAN is not None:
             u = u - mean
         out = affine(u * rstd, weight, bias, column, inside, weight_step, bias_step, ACCUMULATE)
         tl.store(y + column, out, mask=inside)
@@ -127,9 +132,7 @@ def _backward_input(
         if dx is not None:
             tl.store(dx + row * columns + column, du * opened, mask=inside)
         if dgate is not None:
-            slope = sigmoid * (1.0 - sigmoid)
-            if SILU:
-                slope = sigmoid + z * slope
+            slope = gate_slope(z, sigmoid, SILU)
             tl.store(dgate + row * columns + column, du * value * slope, mask=inside)
 
 
@@ -162,72 +165,26 @@ def _backward_columns(
         tl.store(parts_db + program * columns + column, part_db, mask=inside)
 
 
-class _GateFirstNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, input, gate, weight, bias, columns, eps, centred, silu):
-        rows = input.numel() // columns if columns else 0
-        statistics, accumulate = skeleton.accumulator(input.dtype)
-        output = torch.empty(input.shape, dtype=input.dtype, device=input.device)
-        rstd = torch.empty(rows, dtype=statistics, device=input.device)
-        mean = torch.empty_like(rstd) if centred else None
-        x, z = input.reshape(rows, columns), gate.reshape(rows, columns)
-        w, b = (None if vector is None else vector.reshape(columns) for vector in (weight, bias))
-        if rows:
-            block, warps = skeleton.row_tile(columns, input.dtype)
-            with skeleton.on(input):
-                _forward[(rows,)](
-                    x, z, output, w, b, mean, rstd, *x.stride(), *z.stride(), step(w), step(b), columns,
-                    skeleton.scalar(eps, input), CENTRED=centred, SILU=silu, BLOCK=block,
-                    ACCUMULATE=accumulate, num_warps=warps,
-                )  # fmt: skip
-        ctx.save_for_backward(input, gate, weight, bias, mean, rstd)
-        ctx.silu = silu
-        return output
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_output):
-        x, gate, weight, bias, mean, rstd = ctx.saved_tensors
-        rows = rstd.numel()
-        columns = x.numel() // rows if rows else 0
-        gradients = [
-            torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device) if needed else None
-            for tensor, needed in zip((x, gate), ctx.needs_input_grad[:2], strict=True)
-        ]
-        parameters = [
-            skeleton.sum_over(rows, like.shape, like.dtype, like.device) if needed else None
-            for like, needed in zip((weight, bias), ctx.needs_input_grad[2:4], strict=True)
-        ]
-        if rows:
-            tensors = [tensor.reshape(rows, columns) for tensor in (grad_output, x, gate)]
-            w = None if weight is None else weight.reshape(columns)
-            with skeleton.on(x):
-                _launch_backward(gradients, parameters, tensors, w, mean, rstd, ctx.silu)
-        return *gradients, *parameters, None, None, None, None
-
-
-def _launch_backward(gradients, parameters, tensors, weight, mean, rstd, silu):
-    rows, columns = tensors[1].shape
-    dtype = tensors[1].dtype
-    strides = [stride for tensor in tensors for stride in tensor.stride()]
-    constants = {"CENTRED": mean is not None, "SILU": silu, "ACCUMULATE": skeleton.accumulator(dtype)[1]}
+def _launch_rows(gradients, read, parts, strides, rows, columns, programs, chunk, constants):
     if any(gradient is not None for gradient in gradients):
-        block, warps = skeleton.row_tile(columns, dtype)
-        _backward_input[(rows,)](
-            *gradients, *tensors, weight, mean, rstd, *strides, step(weight), columns,
-            **constants, BLOCK=block, num_warps=warps,
-        )  # fmt: skip
-    if any(parameter is not None for parameter in parameters):
-        programs, chunk = skeleton.chunks(rows, columns)
-        parts = [None if out is None else rstd.new_empty(programs, columns) for out in parameters]
-        _backward_columns[(triton.cdiv(columns, 128), programs)](
-            *tensors, mean, rstd, *parts, *strides, rows, columns, chunk, **constants, BLOCK=128,
-        )  # fmt: skip
-        skeleton.join_parts(zip(parts, parameters, strict=True), programs, columns)
+        _backward_input[(rows,)](*gradients, *read, *strides, columns, **constants)
+    return parts
 
 
-def gate_first_norm(op, input, gate, normalized_shape, weight, bias, eps, *, centred, silu):
-    """Normalizes the gated input over its last dimensions; centred: takes its mean away."""
-    columns = skeleton.normalized_columns(op, input, normalized_shape, weight=weight, bias=bias)
-    gates.refuse_gate(op, input, gate)
-    return _GateFirstNorm.apply(input, gate, weight, bias, columns, float(eps), centred, silu)
+DESIGN = gates.GateDesign(
+    forward=_forward,
+    rows=_launch_rows,
+    columns=_backward_columns,
+    reads_bias=False,
+    returns_statistics=False,
+)
+
+
+def gate_first_norm(op, input, gate, normalized_shape, weight, bias, eps, *, mean_of, silu):
+    """Normalizes the gated input over its last dimensions; returns the output.
+
+    mean_of: `mean_of_row`, or None for a norm that takes no mean away.
+    """
+    return gates.norm_with_gate(
+        op, input, gate, normalized_shape, weight, bias, eps, mean_of=mean_of, silu=silu, design=DESIGN
+    )

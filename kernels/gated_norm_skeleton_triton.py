@@ -3,15 +3,13 @@
 The output of the norm is multiplied by gate * sigmoid(gate) (SILU) or by sigmoid(gate), and rounded then.
 CENTRED says whether a mean is taken away, as a layer norm does, which names the function that computes it
 (MEAN).
-Backward: the norm and the gate are computed again in fp32 from the input, the gate and the row's saved
-statistics. A program takes a fixed chunk of rows and keeps its part of the weight's and bias's gradients in
-fp32; a second kernel joins the parts in a fixed order, so there is no lock and no atomic, and the bits do not
-change between runs.
+Backward: a program takes a chunk of rows that fit one tile, for all gradients; longer rows go one to a
+program, tile by tile, for the gradients of input and gate, and others sum those of weight and bias, as
+gate_skeleton_triton.py says.
 """
 
 from pathlib import Path
 
-import torch
 import triton
 import triton.language as tl
 
@@ -20,7 +18,7 @@ from verifier import load
 gates = load(Path(__file__).with_name("gate_skeleton_triton.py")).module
 skeleton = gates.skeleton
 divide, root, step, sums = skeleton.divide, skeleton.root, skeleton.step, skeleton.sums
-logistic, affine = gates.logistic, gates.affine
+logistic, affine, gate_slope = gates.logistic, gates.affine, gates.gate_slope
 
 DTYPES = gates.DTYPES
 
@@ -102,10 +100,7 @@ def _store_gate(
 ):  # fmt: skip
     """The gradient of the gate: that of the output times the norm times the slope of the gate's function."""
     out = affine(hat, weight, bias, column, inside, weight_step, bias_step, ACCUMULATE)
-    sigmoid = logistic(z)
-    slope = sigmoid * (1.0 - sigmoid)
-    if SILU:
-        slope = sigmoid + z * slope
+    slope = gate_slope(z, logistic(z), SILU)
     tl.store(dgate + column, d * out * slope, mask=inside)
 
 
@@ -221,75 +216,21 @@ def _backward_columns(
         tl.store(parts_db + program * columns + column, part_db, mask=inside)
 
 
-class _GatedNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, input, gate, weight, bias, columns, eps, mean_of, silu):
-        rows = input.numel() // columns if columns else 0
-        statistics, accumulate = skeleton.accumulator(input.dtype)
-        output = torch.empty(input.shape, dtype=input.dtype, device=input.device)
-        rstd = torch.empty(rows, dtype=statistics, device=input.device)
-        mean = torch.empty_like(rstd) if mean_of else None
-        x, z = input.reshape(rows, columns), gate.reshape(rows, columns)
-        w, b = (None if vector is None else vector.reshape(columns) for vector in (weight, bias))
-        if rows:
-            block, warps = skeleton.row_tile(columns, input.dtype)
-            with skeleton.on(input):
-                _forward[(rows,)](
-                    x, z, output, w, b, mean, rstd, *x.stride(), *z.stride(), step(w), step(b), columns,
-                    skeleton.scalar(eps, input), MEAN=mean_of, SILU=silu, BLOCK=block,
-                    ACCUMULATE=accumulate, num_warps=warps,
-                )  # fmt: skip
-        ctx.save_for_backward(input, gate, weight, bias, mean, rstd)
-        ctx.silu = silu
-        found = (output, mean, rstd) if mean_of else (output, rstd)
-        ctx.mark_non_differentiable(*found[1:])
-        return found
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_output, *_):
-        x, gate, weight, bias, mean, rstd = ctx.saved_tensors
-        rows = rstd.numel()
-        columns = x.numel() // rows if rows else 0
-        grad_input, grad_gate = (
-            torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device) if needed else None
-            for tensor, needed in zip((x, gate), ctx.needs_input_grad[:2], strict=True)
-        )
-        parameters = [
-            skeleton.sum_over(rows, like.shape, like.dtype, like.device) if needed else None
-            for like, needed in zip((weight, bias), ctx.needs_input_grad[2:4], strict=True)
-        ]
-        if rows:
-            tensors = [tensor.reshape(rows, columns) for tensor in (grad_output, x, gate)]
-            vectors = [None if vector is None else vector.reshape(columns) for vector in (weight, bias)]
-            with skeleton.on(x):
-                _launch_backward((grad_input, grad_gate), parameters, tensors, vectors, mean, rstd, ctx.silu)
-        return grad_input, grad_gate, *parameters, None, None, None, None
+def _launch_rows(gradients, read, parts, strides, rows, columns, programs, chunk, constants):
+    if columns <= constants["BLOCK"]:
+        _backward_rows[(programs,)](*gradients, *read, *parts, *strides, rows, columns, chunk, **constants)
+        return []
+    _backward_input[(rows,)](*gradients, *read, *strides, columns, **constants)
+    return parts
 
 
-def _launch_backward(gradients, parameters, tensors, vectors, mean, rstd, silu):
-    rows, columns = tensors[1].shape
-    dtype = tensors[1].dtype
-    block, warps = skeleton.row_tile(columns, dtype)
-    programs, chunk = skeleton.chunks(rows, columns)
-    parts = [None if out is None else rstd.new_empty(programs, columns) for out in parameters]
-    strides = [stride for tensor in tensors for stride in tensor.stride()]
-    constants = {"CENTRED": mean is not None, "SILU": silu, "ACCUMULATE": skeleton.accumulator(dtype)[1]}
-    if columns <= block:
-        _backward_rows[(programs,)](
-            *gradients, *tensors, *vectors, mean, rstd, *parts, *strides, *map(step, vectors), rows, columns,
-            chunk, **constants, BLOCK=block, num_warps=warps,
-        )  # fmt: skip
-    else:
-        _backward_input[(rows,)](
-            *gradients, *tensors, *vectors, mean, rstd, *strides, *map(step, vectors), columns,
-            **constants, BLOCK=block, num_warps=warps,
-        )  # fmt: skip
-        if any(part is not None for part in parts):
-            _backward_columns[(triton.cdiv(columns, 128), programs)](
-                *tensors, mean, rstd, *parts, *strides, rows, columns, chunk, **constants, BLOCK=128,
-            )  # fmt: skip
-    skeleton.join_parts(zip(parts, parameters, strict=True), programs, columns)
+DESIGN = gates.GateDesign(
+    forward=_forward,
+    rows=_launch_rows,
+    columns=_backward_columns,
+    reads_bias=True,  # the gradient of a gate is that of the output times the norm with its bias
+    returns_statistics=True,
+)
 
 
 def gated_norm(op, input, gate, normalized_shape, weight, bias, eps, *, mean_of, silu):
@@ -297,6 +238,6 @@ def gated_norm(op, input, gate, normalized_shape, weight, bias, eps, *, mean_of,
 
     mean_of: `mean_of_row`, or None for a norm that takes no mean away.
     """
-    columns = skeleton.normalized_columns(op, input, normalized_shape, weight=weight, bias=bias)
-    gates.refuse_gate(op, input, gate)
-    return _GatedNorm.apply(input, gate, weight, bias, columns, float(eps), mean_of, silu)
+    return gates.norm_with_gate(
+        op, input, gate, normalized_shape, weight, bias, eps, mean_of=mean_of, silu=silu, design=DESIGN
+    )

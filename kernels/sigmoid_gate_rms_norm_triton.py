@@ -38,5 +38,5 @@ skeleton = gate_first.skeleton
 )
 def sigmoid_gate_rms_norm_triton(input, gate, normalized_shape, weight=None, eps=1e-6):
     return gate_first.gate_first_norm(
-        "sigmoid_gate_rms_norm", input, gate, normalized_shape, weight, None, eps, centred=False, silu=False
+        "sigmoid_gate_rms_norm", input, gate, normalized_shape, weight, None, eps, mean_of=None, silu=False
     )

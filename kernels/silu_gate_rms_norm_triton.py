@@ -38,5 +38,5 @@ skeleton = gate_first.skeleton
 )
 def silu_gate_rms_norm_triton(input, gate, normalized_shape, weight=None, eps=1e-6):
     return gate_first.gate_first_norm(
-        "silu_gate_rms_norm", input, gate, normalized_shape, weight, None, eps, centred=False, silu=True
+        "silu_gate_rms_norm", input, gate, normalized_shape, weight, None, eps, mean_of=None, silu=True
     )

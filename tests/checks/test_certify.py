@@ -301,7 +301,7 @@ def test_a_faulty_kernel_is_refused(runner, name, stage, why):
         ("1.0 + tl.exp(-gate)", "1.0000001 + tl.exp(-gate)"),
         ("1.0 + tl.exp(-gate)", "1.0 + tl.exp2(-gate * 1.4426949)"),  # log2(e) is 1.442695
         ("1.0 + tl.exp(-gate)", "1.0 + tl.exp(-gate.to(tl.float16).to(tl.float32))"),
-        ("slope = sigmoid + z * slope", "slope = sigmoid + value * slope"),
+        ("gate_slope(z, sigmoid, SILU)", "gate_slope(value, sigmoid, SILU)"),
         ("(1.0 - sigmoid)", "(1.0 + sigmoid)"),
         ("sum_hat_g += hat * g", "sum_hat_g += hat * rstd * g"),
         ("product(value, opened)", "product(sigmoid, opened)"),
