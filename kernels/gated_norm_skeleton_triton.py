@@ -104,7 +104,7 @@ def _store_gate(
     tl.store(dgate + column, d * out * slope, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "chunk"])
 def _backward_rows(
     dx, dgate, dy, x, gate, weight, bias, means, rstds, parts_dw, parts_db, dy_row, dy_column, x_row,
     x_column, gate_row, gate_column, weight_step, bias_step, rows, columns, chunk,
