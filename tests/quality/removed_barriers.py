@@ -32,7 +32,19 @@ from verifier.ops import op
 from verifier.records.subject import Subject
 from verifier.subjects.load_file import builtin_files, load_subjects
 
-SHAPES = ((3, 40), (2, 301), (2, 1100), (2, 2048), (2, 3001), (66, 9), (33, 301), (33, 1100), (265, 301))
+SHAPES = (
+    (3, 40),
+    (2, 301),
+    (2, 1100),
+    (2, 2048),
+    (2, 3001),
+    (66, 9),
+    (33, 301),
+    (33, 1100),
+    (265, 301),
+    (1025, 301),
+    (513, 2047),
+)
 """Rows and columns that take every kernel through its sizes: of a warp, of several, of several tiles; and
 more rows than a backward has programs."""
 DTYPE = "float32"
