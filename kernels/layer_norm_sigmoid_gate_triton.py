@@ -40,13 +40,6 @@ skeleton = gated_norm.skeleton
 )
 def layer_norm_sigmoid_gate_triton(input, gate, normalized_shape, weight=None, bias=None, eps=1e-6):
     return gated_norm.gated_norm(
-        "layer_norm_sigmoid_gate",
-        input,
-        gate,
-        normalized_shape,
-        weight,
-        bias,
-        eps,
-        mean_of=gated_norm.mean_of_row,
-        silu=False,
-    )
+        "layer_norm_sigmoid_gate", input, gate, normalized_shape, weight, bias, eps,
+        mean_of=gated_norm.mean_of_row, silu=False,
+    )  # fmt: skip

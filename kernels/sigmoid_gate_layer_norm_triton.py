@@ -39,13 +39,6 @@ skeleton = gate_first.skeleton
 )
 def sigmoid_gate_layer_norm_triton(input, gate, normalized_shape, weight=None, bias=None, eps=1e-6):
     return gate_first.gate_first_norm(
-        "sigmoid_gate_layer_norm",
-        input,
-        gate,
-        normalized_shape,
-        weight,
-        bias,
-        eps,
-        mean_of=gate_first.mean_of_row,
-        silu=False,
-    )
+        "sigmoid_gate_layer_norm", input, gate, normalized_shape, weight, bias, eps,
+        mean_of=gate_first.mean_of_row, silu=False,
+    )  # fmt: skip
