@@ -314,6 +314,21 @@ def _odd_columns_in_half(case: Case, _document: Document) -> str:
     )
 
 
+def _part_of_a_vector(case: Case, _document: Document) -> str:
+    lines = {
+        "softmax.py": "vecsize=128 // largest_dtype_width",
+        "reduction_base.py": "assert self.N % vecsize == 0",
+    }
+    both = all(line in _source("quack", file) for file, line in lines.items())
+    _demand(both, "the source does not choose its vectors so")
+    elements = 128 // torch.finfo(getattr(torch, case.dtype)).bits
+    _demand(case.columns % elements != 0, f"{case.columns} columns fill vectors of {elements}")
+    return (
+        f"the source has {' and '.join(lines.values())}, and {case.columns} columns fill no vectors of "
+        f"{elements} elements"
+    )
+
+
 def _residual_alone(_case: Case, _document: Document) -> str:
     text = _source("quack", "rmsnorm.py")
     forward = re.search(r"class RMSNormFunction.*?def forward\(\s*(.*?)\):", text, re.DOTALL)
@@ -360,6 +375,7 @@ CHECKS: dict[str, Callable[[Case, Document], str]] = {
     "strides-not-read": _strides_not_read,
     "late-copies": _late_copies,
     "odd-columns-in-half": _odd_columns_in_half,
+    "part-of-a-vector": _part_of_a_vector,
     "residual-alone": _residual_alone,
     "powers-of-rounding-errors": _powers_of_rounding_errors,
 }

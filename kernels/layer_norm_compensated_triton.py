@@ -34,7 +34,7 @@ tiles = load(Path(__file__).with_name("row_tiles_skeleton_triton.py")).module
 skeleton = tiles.skeleton
 divide, product, root = skeleton.divide, skeleton.product, skeleton.root
 step, scalar, sums = skeleton.step, skeleton.scalar, skeleton.sums
-entries = tiles.entries
+entries, mean_of = tiles.entries, tiles.mean_of
 
 # ---- Forward: a program has one long row or several short ones ----
 
@@ -43,13 +43,13 @@ entries = tiles.entries
 def _forward(
     x, residual, y, weight, bias, highs, lows, means, rstds, x_row, residual_row, weight_step, bias_step,
     rows, columns, eps,
-    TALL: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr, ACCUMULATE: tl.constexpr,
+    TALL: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, EARLY: tl.constexpr,
+    ACCUMULATE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
     column = tl.arange(0, BLOCK).to(tl.int64)
     there, within = row < rows, column < columns
     inside = there[:, None] & within[None, :]
-    count = tl.cast(columns, ACCUMULATE)
     if means.dtype.element_ty == tl.float64:
         eps = tl.load(eps)  # a Python float reaches a kernel as fp32
     place = x + row[:, None] * x_row + column[None, :]
@@ -61,11 +61,11 @@ def _forward(
         w = entries(weight, column, weight_step, within)
     if EARLY and bias is not None:
         b = entries(bias, column, bias_step, within)
-    high = divide(tl.sum(value, axis=1), count)
+    high = mean_of(tl.sum(value, axis=1), columns, BLOCK, WHOLE)
     deviation = tl.where(inside, value - high[:, None], 0.0)  # a masked lane would add -high
     total, squares = sums(deviation, product(deviation, deviation), axis=1)
-    low = divide(total, count)
-    variance = divide(squares, count) - product(low, low)
+    low = mean_of(total, columns, BLOCK, WHOLE)
+    variance = mean_of(squares, columns, BLOCK, WHOLE) - product(low, low)
     variance = tl.where(variance < 0.0, 0.0, variance)  # keeps NaN, which a maximum would not
     rstd = divide(tl.full((TALL,), 1.0, ACCUMULATE), root(variance + eps))
     if highs is not None:
@@ -282,8 +282,8 @@ def normalize(input, weight, bias, columns, eps, residual=None, kept=False):
         with skeleton.on(input):
             _forward[(triton.cdiv(rows, tall),)](
                 x, other, output, w, b, high, low, mean, rstd, x.stride(0), step(other), step(w), step(b),
-                rows, columns, scalar(eps, input), TALL=tall, BLOCK=block, EARLY=early, ACCUMULATE=accumulate,
-                num_warps=warps, maxnreg=registers,
+                rows, columns, scalar(eps, input), TALL=tall, BLOCK=block, WHOLE=columns == block,
+                EARLY=early, ACCUMULATE=accumulate, num_warps=warps, maxnreg=registers,
             )  # fmt: skip
     return output, (high, low, mean, rstd)
 

@@ -19,6 +19,7 @@ import triton.language as tl
 from verifier import load, tile
 
 skeleton = load(Path(__file__).with_name("row_norm_skeleton_triton.py")).module
+divide, product = skeleton.divide, skeleton.product
 LONGEST_ROW = 2**16  # of the forward; beyond it nothing is left in registers
 WIDEST = 8192  # elements of a tile of a backward that sums columns: two inputs and two sums fill 8 warps
 PIECES = 2  # of a row that several programs share: each reads all of it, and three would read too much
@@ -125,6 +126,15 @@ def entries(parameter, column, step, within):
     one row the alignment of weight would decide which lane adds what.
     """
     return tl.load(parameter + column * step, mask=within, other=0.0)[None, :]
+
+
+# ---- Means ----
+
+
+@triton.jit
+def mean_of(total, columns, BLOCK: tl.constexpr, WHOLE: tl.constexpr):
+    """total / columns. Those of a whole block are a power of two, whose inverse is exact: the same number."""
+    return product(total, 1.0 / BLOCK) if WHOLE else divide(total, tl.cast(columns, total.dtype))
 
 
 # ---- Depths of the trees ----

@@ -30,14 +30,16 @@ tiles = load(Path(__file__).with_name("row_tiles_skeleton_triton.py")).module
 wide = load(Path(__file__).with_name("softmax_triton.py")).module
 skeleton = tiles.skeleton
 LONGEST_ROW = 2**15  # the backward has two tensors in registers
+AHEAD = 3  # stages of a loop over rows: one is computed, two are on their way
 
 
-@triton.jit(do_not_specialize=["rows"])
-def _forward(
-    x, y, tops, totals, x_row, rows, columns,
+@triton.jit
+def _normalize(
+    x, y, tops, totals, x_row, start, rows, columns,
     LOG: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
+    """Takes the tile of rows from `start` on."""
+    row = start + tl.arange(0, TALL)
     column = tl.arange(0, BLOCK).to(tl.int64)
     there = row < rows
     inside = there[:, None] & (column < columns)[None, :]
@@ -54,6 +56,20 @@ def _forward(
     else:
         out = exponential * tl.div_rn(tl.full((TALL,), 1.0, tl.float32), total)[:, None]
     tl.store(y + row[:, None] * columns + column[None, :], out, mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _forward(
+    x, y, tops, totals, x_row, rows, columns,
+    LOG: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    """A program has one tile; or, AHEAD, takes tiles in turns, the next ones on their way meanwhile."""
+    first = tl.program_id(0).to(tl.int64) * TALL
+    if AHEAD:
+        for start in tl.range(first, rows, tl.num_programs(0) * TALL, num_stages=AHEAD):
+            _normalize(x, y, tops, totals, x_row, start, rows, columns, LOG, TALL, BLOCK)
+    else:
+        _normalize(x, y, tops, totals, x_row, first, rows, columns, LOG, TALL, BLOCK)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -96,10 +112,11 @@ class _Softmax(torch.autograd.Function):
         output = torch.empty(rows, columns, dtype=input.dtype, device=input.device)
         top, total = torch.empty(2, rows, dtype=torch.float32, device=input.device)
         tall, block, warps = forward_tile(columns, input.dtype)
+        programs, ahead = forward_programs(rows, tall, block, input.dtype)
         with skeleton.on(input):
-            _forward[(triton.cdiv(rows, tall),)](
+            _forward[(programs,)](
                 x, output, top, total, x.stride(0), rows, columns,
-                LOG=log, TALL=tall, BLOCK=block, num_warps=warps,
+                LOG=log, TALL=tall, BLOCK=block, AHEAD=ahead, num_warps=warps,
             )  # fmt: skip
         ctx.save_for_backward(input, top, total)
         return wide.as_before(output, input.shape, dim)
@@ -151,6 +168,16 @@ def _tile(columns, size, known):
 def forward_tile(columns, dtype):
     """Rows and columns of a tile of the forward, and its warps."""
     return _tile(columns, dtype.itemsize, FORWARD)
+
+
+def forward_programs(rows, tall, block, dtype):
+    """Programs of the forward, and tiles that each loads ahead.
+
+    The longest half rows leave no room for a second tile in registers, but for two in shared memory.
+    """
+    if block == LONGEST_ROW and dtype.itemsize == 2:
+        return min(rows, tiles.PROGRAMS), AHEAD
+    return triton.cdiv(rows, tall), 0
 
 
 def backward_tile(columns, dtype, log):

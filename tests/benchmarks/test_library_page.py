@@ -22,6 +22,7 @@ READ_IN_SOURCES = (
     "undefined-lanes",
     "late-copies",
     "odd-columns-in-half",
+    "part-of-a-vector",
     "residual-alone",
     "powers-of-rounding-errors",
 )
@@ -62,6 +63,13 @@ def test_a_witness_is_confirmed_by_other_means(other_means, path):
     assert re.search("torch|mpmath|PTX|the source has", other_means.confirmed(path))
 
 
+VECTORS_OF_QUACK = {
+    "__init__.py": "",
+    "softmax.py": "vecsize=128 // largest_dtype_width",
+    "reduction_base.py": "assert self.N % vecsize == 0",
+}
+
+
 def test_what_a_source_shows_is_confirmed_by_that_source_alone(other_means, monkeypatch, tmp_path):
     (tmp_path / "quack").mkdir()
     (tmp_path / "quack" / "__init__.py").touch()
@@ -96,6 +104,21 @@ def test_what_a_source_shows_is_confirmed_by_that_source_alone(other_means, monk
     even = replace(case, columns=2)
     with pytest.raises(other_means.UncheckedError, match="vectors of 32 bits can be copied"):
         other_means.CHECKS["odd-columns-in-half"](even, document)
+
+
+def test_vectors_that_rows_do_not_fill_are_read_in_both_sources(other_means, monkeypatch, tmp_path):
+    (tmp_path / "quack").mkdir()
+    for name, text in VECTORS_OF_QUACK.items():
+        (tmp_path / "quack" / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    path = next(p for p in WITNESSES if "#part-of-a-vector.forward_error.float16" in p.name)
+    assert other_means.confirmed(path).endswith("1 columns fill no vectors of 8 elements")
+    case, document = witness.load(path)
+    with pytest.raises(other_means.UncheckedError, match="16 columns fill vectors of 8"):
+        other_means.CHECKS["part-of-a-vector"](replace(case, columns=16), document)
+    (tmp_path / "quack" / "softmax.py").write_text("vecsize=math.gcd(N, 8)")
+    with pytest.raises(other_means.UncheckedError, match="does not choose its vectors so"):
+        other_means.confirmed(path)
 
 
 def test_no_witness_names_a_folder_of_the_machine_that_made_it():

@@ -259,7 +259,7 @@ app.command()(mutate)
 
 @app.command("list")
 def list_subjects(paths: Paths = None) -> None:
-    """List kernels, ops, variance algorithms, checks and backends."""
+    """List kernels, libraries, ops, variance algorithms, checks and backends."""
     with clear_errors():
         reject_early(paths)
         from verifier.commands.listing import listing

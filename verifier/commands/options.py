@@ -76,7 +76,7 @@ LibraryOption = Annotated[
     list[str] | None,
     typer.Option(
         "--library",
-        help="Every norm of this installed library (repeatable); `list` shows which are declared.",
+        help="Every norm of this installed library (repeatable); the command `list` names those declared.",
         autocompletion=_libraries,
     ),
 ]
