@@ -39,7 +39,7 @@ entries, mean_of = tiles.entries, tiles.mean_of
 # ---- Forward: a program has one long row or several short ones ----
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
 def _forward(
     x, residual, y, weight, bias, highs, lows, means, rstds, x_row, residual_row, weight_step, bias_step,
     rows, columns, eps,
@@ -73,15 +73,17 @@ def _forward(
         tl.store(lows + row, low, mask=there)
     tl.store(means + row, high + low, mask=there)
     tl.store(rstds + row, rstd, mask=there)
-    out = (deviation - low[:, None]) * rstd[:, None]
+    out, factor = deviation - low[:, None], rstd[:, None]
     if weight is not None:
         if not EARLY:
             w = entries(weight, column, weight_step, within)
-        out *= w.to(ACCUMULATE)
+        out, factor = out * factor, w.to(ACCUMULATE)
     if bias is not None:
         if not EARLY:
             b = entries(bias, column, bias_step, within)
-        out += b.to(ACCUMULATE)
+        out = tl.fma(out, factor, b.to(ACCUMULATE))
+    else:
+        out *= factor
     tl.store(y + row[:, None] * columns + column[None, :], out, mask=inside)
 
 
@@ -117,7 +119,7 @@ def _rows(
         g = d
         if weight is not None:
             g = product(d, w)
-        hat_g, sum_g = product(hat, g), g
+        sum_g = g
         if PIECES == 2:  # the row's other piece, for its sums alone
             other = (1 - piece) * BLOCK + tl.arange(0, BLOCK).to(tl.int64)
             there_too = there[:, None] & (other < columns)[None, :]
@@ -127,13 +129,17 @@ def _rows(
             other_g = tl.load(dy + place, mask=there_too, other=0.0).to(ACCUMULATE)
             if weight is not None:
                 place = weight + other[None, :] * weight_step
-                other_g *= tl.load(place, mask=(other < columns)[None, :], other=0.0).to(ACCUMULATE)
+                other_w = tl.load(place, mask=(other < columns)[None, :], other=0.0).to(ACCUMULATE)
+                other_g = product(other_g, other_w)
             other_hat = ((value - high[:, None]) - low[:, None]) * rstd[:, None]
-            hat_g += tl.where(there_too, product(other_hat, other_g), 0.0)
+            hat_g = tl.fma(tl.where(there_too, other_hat, 0.0), other_g, product(hat, g))
             sum_g += other_g
+        else:
+            hat_g = product(hat, g)
         along_hat, plain = sums(hat_g, sum_g, axis=1)
         c1, c2 = divide(along_hat, count), divide(plain, count)
-        out = (g - (hat * c1[:, None] + c2[:, None])) * rstd[:, None]
+        out = tl.fma(hat, c1[:, None], c2[:, None])
+        out = (g - out if weight is None else tl.fma(d, w, -out)) * rstd[:, None]
         tl.store(dx + row[:, None] * columns + column[None, :], out, mask=inside)
         part_dw += d * hat
         part_db += d
@@ -144,7 +150,7 @@ def _rows(
         tl.store(parts_db + program * columns + column, part_db, mask=within)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
 def _backward(
     dx, dy, x, weight, highs, lows, rstds, parts_dw, parts_db, dy_row, x_row, weight_step, rows, columns,
     TALL: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr, AHEAD: tl.constexpr,
@@ -239,7 +245,7 @@ def _backward_columns(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["rows", "programs"])
+@triton.jit
 def _backward_at_once(
     dx, dy, x, weight, highs, lows, rstds, dw, db, dy_row, x_row, weight_step, rows, columns, programs,
     TALL: tl.constexpr, BLOCK: tl.constexpr, SUMMED_TALL: tl.constexpr, SUMMED: tl.constexpr,

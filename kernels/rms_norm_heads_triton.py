@@ -38,7 +38,7 @@ def _row_start(row, tokens, heads, sample_step, token_step, head_step):
     return sample * sample_step + token * token_step + head * head_step
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
 def _forward(
     x, y, weight, rstds, x_sample, x_token, x_head, weight_step, tokens, heads, rows, columns, eps,
     TALL: tl.constexpr, BLOCK: tl.constexpr, ACCUMULATE: tl.constexpr,
@@ -60,7 +60,7 @@ def _forward(
     tl.store(y + row[:, None] * columns + column[None, :], out, mask=inside)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
 def _backward(
     dx, dy, x, weight, rstds, parts_dw, dy_sample, dy_token, dy_head, x_sample, x_token, x_head, weight_step,
     tokens, heads, rows, columns,
@@ -87,7 +87,7 @@ def _backward(
         if weight is not None:
             g = product(d, w)
         c1 = divide(tl.sum(product(hat, g), axis=1), count)
-        out = (g - hat * c1[:, None]) * rstd[:, None]
+        out = tl.fma(-hat, c1[:, None], g) * rstd[:, None]
         tl.store(dx + row[:, None] * columns + column[None, :], out, mask=inside)
         part_dw += d * hat
     if parts_dw is not None:

@@ -33,7 +33,7 @@ entries = tiles.entries
 # ---- Forward: one tile a program ----
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
 def _forward(
     x, y, weight, rstds, x_row, weight_step, rows, columns, eps,
     TALL: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr, ACCUMULATE: tl.constexpr,
@@ -88,7 +88,6 @@ def _rows(
         g = d
         if weight is not None:
             g = product(d, w)
-        hat_g = product(hat, g)
         if PIECES == 2:  # the row's other piece, for its sum alone
             other = (1 - piece) * BLOCK + tl.arange(0, BLOCK).to(tl.int64)
             there_too = there[:, None] & (other < columns)[None, :]
@@ -98,17 +97,20 @@ def _rows(
             other_g = tl.load(dy + place, mask=there_too, other=0.0).to(ACCUMULATE)
             if weight is not None:
                 place = weight + other[None, :] * weight_step
-                other_g *= tl.load(place, mask=(other < columns)[None, :], other=0.0).to(ACCUMULATE)
-            hat_g += tl.where(there_too, product(other_hat, other_g), 0.0)
+                other_w = tl.load(place, mask=(other < columns)[None, :], other=0.0).to(ACCUMULATE)
+                other_g = product(other_g, other_w)
+            hat_g = tl.fma(tl.where(there_too, other_hat, 0.0), other_g, product(hat, g))
+        else:
+            hat_g = product(hat, g)
         c1 = divide(tl.sum(hat_g, axis=1), count)
-        out = (g - hat * c1[:, None]) * rstd[:, None]
+        out = tl.fma(-hat, c1[:, None], g) * rstd[:, None]
         tl.store(dx + row[:, None] * columns + column[None, :], out, mask=inside)
         part_dw += d * hat
     if parts_dw is not None:
         tl.store(parts_dw + program * columns + column, tl.sum(part_dw, axis=0), mask=within)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
 def _backward(
     dx, dy, x, weight, rstds, parts_dw, dy_row, x_row, weight_step, rows, columns,
     TALL: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr, AHEAD: tl.constexpr,
@@ -146,7 +148,7 @@ def _columns(
     tl.store(dw + column, tl.sum(part_dw, axis=0), mask=within)
 
 
-@triton.jit(do_not_specialize=["rows", "programs"])
+@triton.jit
 def _backward_at_once(
     dx, dy, x, weight, rstds, dw, dy_row, x_row, weight_step, rows, columns, programs,
     TALL: tl.constexpr, BLOCK: tl.constexpr, SUMMED_TALL: tl.constexpr, SUMMED: tl.constexpr,

@@ -4,10 +4,11 @@ Division and root are IEEE's; a row goes through tiles of at most 64 KB, whose s
 doubles); the gradients of weight and bias are sums of parts that a second kernel joins in a fixed order. The
 number of programs, tiles and warps follows from the shape alone, so that no device changes the bits.
 
-No batch changes those of a row either. Kernels that write rows take the number of rows, and what follows from
-it, as numbers of any value (`do_not_specialize`): of code compiled for 1, or for a multiple of 16, a compiler
-may fuse other products into a sum. Kernels whose tiles have other heights for other numbers of rows round
-products before they are added (`product`).
+No batch changes those of a row either. Of code compiled for 1 row, or for a multiple of 16, a compiler may
+fuse other products into a sum. Kernels that write rows take the number of rows, and what follows from it, as
+numbers of any value (`do_not_specialize`). Where tiles of several rows would need a predicate for each so,
+they leave a compiler nothing to fuse instead: a product is rounded before it is added (`product`), or added
+by `tl.fma`.
 """
 
 import contextlib

@@ -29,6 +29,7 @@ SOURCE = Source(
 tiles = load(Path(__file__).with_name("row_tiles_skeleton_triton.py")).module
 wide = load(Path(__file__).with_name("softmax_triton.py")).module
 skeleton = tiles.skeleton
+product = skeleton.product
 LONGEST_ROW = 2**15  # the backward has two tensors in registers
 AHEAD = 3  # stages of a loop over rows: one is computed, two are on their way
 
@@ -52,13 +53,13 @@ def _normalize(
     tl.store(tops + row, top, mask=there)
     tl.store(totals + row, total, mask=there)
     if LOG:
-        out = shifted - tl.log(total)[:, None]
+        out = shifted - product(tl.log(total), 1.0)[:, None]
     else:
         out = exponential * tl.div_rn(tl.full((TALL,), 1.0, tl.float32), total)[:, None]
     tl.store(y + row[:, None] * columns + column[None, :], out, mask=inside)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
 def _forward(
     x, y, tops, totals, x_row, rows, columns,
     LOG: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr,
@@ -72,7 +73,7 @@ def _forward(
         _normalize(x, y, tops, totals, x_row, first, rows, columns, LOG, TALL, BLOCK)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
 def _backward(
     dx, dy, x, tops, totals, dy_row, x_row, rows, columns,
     LOG: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr, AGAIN: tl.constexpr,
@@ -90,16 +91,17 @@ def _backward(
     value = tl.load(place, mask=inside, other=float("-inf")).to(tl.float32)
     shifted = value - top[:, None]
     if LOG:
-        output = tl.exp(shifted - tl.log(total)[:, None])
+        output = tl.exp(shifted - product(tl.log(total), 1.0)[:, None])
         term = d.to(tl.float32)
     else:
         output = tl.exp(shifted) * tl.div_rn(tl.full((TALL,), 1.0, tl.float32), total)[:, None]
-        term = d.to(tl.float32) * output
+        term = product(d.to(tl.float32), output)
     dot = tl.sum(term, axis=1)[:, None]
     if AGAIN:
         tl.debug_barrier()  # a compiler takes loads on both sides of it for two
         d = tl.load(incoming, mask=inside, other=0.0)
-    out = d.to(tl.float32) - output * dot if LOG else output * (d.to(tl.float32) - dot)
+    d = d.to(tl.float32)
+    out = tl.fma(-output, dot, d) if LOG else output * (d - dot)
     tl.store(dx + row[:, None] * columns + column[None, :], out, mask=inside)
 
 

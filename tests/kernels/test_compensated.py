@@ -15,11 +15,11 @@ from verifier.ops import op
 from verifier.records.certificate import Certificate, Refusal
 
 SOURCE = KERNELS / "layer_norm_compensated_triton.py"
-FORWARD = "(deviation - low[:, None]) * rstd"
+FORWARD = "out, factor = deviation - low[:, None]"
 BACKWARD = "hat = tl.where(inside, ((value - high[:, None]) - low[:, None]) * rstd"
 ROUNDED = "(value - (high + low)[:, None]) * rstd"
 FAULTS = {
-    "the mean as one number": (FORWARD, ROUNDED, "output"),
+    "the mean as one number": (FORWARD, "out, factor = value - (high + low)[:, None]", "output"),
     "a backward pass that forgets the second": (
         BACKWARD,
         "hat = tl.where(inside, (value - high[:, None]) * rstd",
