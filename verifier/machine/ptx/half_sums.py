@@ -118,6 +118,7 @@ class ReachingDefinitions:
         blocks = self.program.blocks
         starts = list(accumulate((len(block.instructions) for block in blocks), initial=0))
         read_later = frozenset[str]().union(*(read_before_written(block)[0] for block in blocks))
+        read_later -= self._settled.keys()
         entering: list[dict[str, frozenset[int]]] = [{} for _ in blocks]
         waiting, seen = {0} if blocks else set[int](), set[int]()
         while waiting:
@@ -133,6 +134,29 @@ class ReachingDefinitions:
             self._through(number, starts[number], entering[number], result)
         return result
 
+    @cached_property
+    def _settled(self) -> dict[str, frozenset[int]]:
+        """What each register holds after the one block that writes it, where nothing reads it before.
+
+        Most are so, and follow no path: code that is compiled reads none that it may not have written.
+        """
+        writing: dict[str, list[int]] = {}
+        read: dict[str, int] = {}
+        for at, instruction in enumerate(self.instructions):
+            for name in instruction.read:
+                read.setdefault(name, at)
+            for name in instruction.written:
+                writing.setdefault(name, []).append(at)
+        return {
+            name: reduce(self._held_after, places, frozenset[int]())
+            for name, places in writing.items()
+            if self.blocks[places[0]] == self.blocks[places[-1]] and read.get(name, places[0] + 1) > places[0]
+        }
+
+    def _held_after(self, before: frozenset[int], at: int) -> frozenset[int]:
+        """Return what a register may hold that an instruction writes; one with a guard may leave it."""
+        return (before if self.instructions[at].guard is not None else frozenset()) | {at}
+
     def _through(
         self,
         number: int,
@@ -141,14 +165,13 @@ class ReachingDefinitions:
         told: list[dict[str, frozenset[int]]] | None,
     ) -> dict[str, frozenset[int]]:
         """Follow a block from what enters it; note in `told` what each of its instructions reads."""
-        known = dict(entering)
+        known, settled = dict(entering), self._settled
         for place, instruction in enumerate(self.program.blocks[number].instructions, at):
             if told is not None:
-                read = [n for o in instruction.operands for n in registers_of(o)]
-                told[place] = {n: known[n] for n in read if n in known}
+                held = {n: known.get(n) or settled.get(n) for n in instruction.read}
+                told[place] = {n: places for n, places in held.items() if places}
             for name in instruction.written:
-                before = known.get(name, frozenset()) if instruction.guard is not None else frozenset[int]()
-                known[name] = before | {place}
+                known[name] = self._held_after(known.get(name, frozenset()), place)
         return known
 
     def sources(self, at: int, operands: Iterable[Operand]) -> set[int]:
