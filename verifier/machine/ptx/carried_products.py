@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from verifier.machine.ptx.contraction import is_product, is_sum
-from verifier.machine.ptx.half_sums import ReachingDefinitions
+from verifier.machine.ptx.reaching_definitions import ReachingDefinitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

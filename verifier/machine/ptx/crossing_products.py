@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from verifier.machine.ptx.basic_blocks import EXIT, is_collective
 from verifier.machine.ptx.contraction import is_product, is_sum
-from verifier.machine.ptx.half_sums import ReachingDefinitions
 from verifier.machine.ptx.liveness import following
+from verifier.machine.ptx.reaching_definitions import ReachingDefinitions
 from verifier.machine.ptx.syntax import Address, Operand, Special, Vector
 
 if TYPE_CHECKING:

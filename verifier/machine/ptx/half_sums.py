@@ -9,14 +9,14 @@ in shared memory are added up there; a number is added under a lock to what memo
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, reduce
-from itertools import accumulate
 from operator import or_
 from typing import TYPE_CHECKING
 
-from verifier.machine.ptx.liveness import following, read_before_written
-from verifier.machine.ptx.syntax import Address, Immediate, Register, Vector, registers_of
+from verifier.machine.ptx.liveness import following
+from verifier.machine.ptx.reaching_definitions import FLOATS, HALVES, OUTSIDE, ReachingDefinitions, moves
+from verifier.machine.ptx.syntax import Address, Immediate, Register, Vector
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,16 +24,11 @@ if TYPE_CHECKING:
     from verifier.machine.ptx.basic_blocks import Program
     from verifier.machine.ptx.syntax import Instruction, Operand
 
-HALVES = frozenset({"f16", "bf16", "f16x2", "bf16x2"})
-FLOATS = frozenset({"f32", "f64", "f32x2", *HALVES})
 _ADDING = frozenset({"add", "sub", "fma", "mad"})
-# What moves the bits of a half between registers without computing with them.
-_MOVING = frozenset({"mov", "prmt", "shl", "shr", "shf", "bfe", "bfi", "and", "or", "lop3", "selp", "cvt"})
 _COMPUTING = frozenset({"mul", "neg", "abs", "min", "max", "cvt", "add", "sub", "fma", "mad"})
 _ONES = frozenset({0x3C00, 0x3F80, 0x3C003C00, 0x3F803F80})  # 1 in float16, in bfloat16, and pairs of them
 FEW = 3
 """So many elements of one row are no two operands of an elementwise operation (x, residual)."""
-_OUTSIDE = -1
 _WRITING = frozenset({"st", "stmatrix", "cp"})
 _Row = tuple[frozenset[int], frozenset[int]]
 """What computed the address of a load, and that of what it finds in shared memory, if it is of that."""
@@ -64,7 +59,7 @@ def half_sums(program: Program) -> tuple[HalfSum, ...]:
     """Return the places where sums are certainly kept in half precision, in the order of the text."""
     if not any(HALVES & set(i.parts) for i in program.instructions()):
         return ()
-    flow = ReachingDefinitions(program)
+    flow = Additions(program)
     found = dict.fromkeys(
         HalfSum(place=_place(flow.instructions[at]), kind=kind) for at, kind in sorted(_found(flow))
     )
@@ -75,7 +70,7 @@ def _place(instruction: Instruction) -> str:
     return str(instruction.location) if instruction.location else f"PTX line {instruction.line}"
 
 
-def _found(flow: ReachingDefinitions) -> Iterator[tuple[int, str]]:
+def _found(flow: Additions) -> Iterator[tuple[int, str]]:
     rounds, known = flow.rounds, _Counts()
     for at, instruction in enumerate(flow.instructions):
         parts = instruction.parts
@@ -99,111 +94,8 @@ def _found(flow: ReachingDefinitions) -> Iterator[tuple[int, str]]:
 # -- how values flow ---------------------------------------------------------------------------------
 
 
-@dataclass(kw_only=False)
-class ReachingDefinitions:
-    """Which instruction's result each register holds where it is read."""
-
-    program: Program
-    instructions: list[Instruction] = field(init=False)
-    blocks: list[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Give every instruction a number, and remember its block."""
-        self.instructions = list(self.program.instructions())
-        self.blocks = [n for n, block in enumerate(self.program.blocks) for _ in block.instructions]
-
-    @cached_property
-    def reaching(self) -> list[dict[str, frozenset[int]]]:
-        """For each instruction, the definitions of the registers that it may read."""
-        blocks = self.program.blocks
-        starts = list(accumulate((len(block.instructions) for block in blocks), initial=0))
-        read_later = frozenset[str]().union(*(read_before_written(block)[0] for block in blocks))
-        read_later -= self._settled.keys()
-        entering: list[dict[str, frozenset[int]]] = [{} for _ in blocks]
-        waiting, seen = {0} if blocks else set[int](), set[int]()
-        while waiting:
-            number = min(waiting)
-            waiting.remove(number)
-            seen.add(number)
-            leaving = self._through(number, starts[number], entering[number], None)
-            kept = {name: places for name, places in leaving.items() if name in read_later}
-            after = following(blocks, number)
-            waiting |= {n for n in after if _merge(entering[n], kept) or n not in seen}
-        result: list[dict[str, frozenset[int]]] = [{} for _ in self.instructions]
-        for number in range(len(blocks)):
-            self._through(number, starts[number], entering[number], result)
-        return result
-
-    @cached_property
-    def _settled(self) -> dict[str, frozenset[int]]:
-        """What each register holds after the one block that writes it, where nothing reads it before.
-
-        Most are so, and follow no path: code that is compiled reads none that it may not have written.
-        """
-        writing: dict[str, list[int]] = {}
-        read: dict[str, int] = {}
-        for at, instruction in enumerate(self.instructions):
-            for name in instruction.read:
-                read.setdefault(name, at)
-            for name in instruction.written:
-                writing.setdefault(name, []).append(at)
-        return {
-            name: reduce(self._held_after, places, frozenset[int]())
-            for name, places in writing.items()
-            if self.blocks[places[0]] == self.blocks[places[-1]] and read.get(name, places[0] + 1) > places[0]
-        }
-
-    def _held_after(self, before: frozenset[int], at: int) -> frozenset[int]:
-        """Return what a register may hold that an instruction writes; one with a guard may leave it."""
-        return (before if self.instructions[at].guard is not None else frozenset()) | {at}
-
-    def _through(
-        self,
-        number: int,
-        at: int,
-        entering: dict[str, frozenset[int]],
-        told: list[dict[str, frozenset[int]]] | None,
-    ) -> dict[str, frozenset[int]]:
-        """Follow a block from what enters it; note in `told` what each of its instructions reads."""
-        known, settled = dict(entering), self._settled
-        for place, instruction in enumerate(self.program.blocks[number].instructions, at):
-            if told is not None:
-                held = {n: known.get(n) or settled.get(n) for n in instruction.read}
-                told[place] = {n: places for n, places in held.items() if places}
-            for name in instruction.written:
-                known[name] = self._held_after(known.get(name, frozenset()), place)
-        return known
-
-    def sources(self, at: int, operands: Iterable[Operand]) -> set[int]:
-        """Return the instructions whose results these operands of an instruction may be."""
-        names = [name for operand in operands for name in registers_of(operand)]
-        found: set[int] = set()
-        for name in names:
-            found |= self.reaching[at].get(name, frozenset({_OUTSIDE}))
-        return found
-
-    def origins(self, at: int, operands: Iterable[Operand]) -> set[tuple[int, bool]]:
-        """Return the instructions that bits come from by moves alone, and whether a shuffle brought them."""
-        found, seen = set(), set()
-        waiting = [(source, False) for source in self.sources(at, operands)]
-        while waiting:
-            place = waiting.pop()
-            if place in seen:
-                continue
-            seen.add(place)
-            source, brought = place
-            instruction = None if source == _OUTSIDE else self.instructions[source]
-            if instruction is None or not moves(instruction):
-                found.add(place)
-                continue
-            shuffles = instruction.parts[0] == "shfl"
-            operands = instruction.operands[1:2] if shuffles else instruction.operands[1:]
-            further = self.sources(source, operands)
-            # A constant that is moved has no source.
-            waiting += [(s, brought or shuffles) for s in further]
-            if not further:
-                found.add(place)
-        return found
+class Additions(ReachingDefinitions):
+    """What compiled code adds in half precision, and where the terms come from."""
 
     def adds_halves(self, at: int) -> bool:
         """Whether an instruction adds in half precision; a conversion that rounds a sum to half does too."""
@@ -217,7 +109,7 @@ class ReachingDefinitions:
         parts = self.instructions[at].parts
         if parts[0] != "cvt" or not HALVES & set(parts[:-1]) or parts[-1] != "f32":
             return set()
-        came = {source for source, _ in self.origins(at, self.instructions[at].operands[1:])} - {_OUTSIDE}
+        came = {source for source, _ in self.origins(at, self.instructions[at].operands[1:])} - {OUTSIDE}
         return {s for s in came if _adds(self.instructions[s])}
 
     def additions(self, at: int) -> set[int]:
@@ -245,8 +137,8 @@ class ReachingDefinitions:
         A compiler stages one tensor after the other at the same place there, to give lanes other elements.
         """
         shared = any(part.startswith("shared") for part in self.instructions[load].parts)
-        written = max((at for at in self._written if at < load), default=_OUTSIDE) if shared else _OUTSIDE
-        return _address(self, load)[0], frozenset() if written == _OUTSIDE else self._staged(written)
+        written = max((at for at in self._written if at < load), default=OUTSIDE) if shared else OUTSIDE
+        return _address(self, load)[0], frozenset() if written == OUTSIDE else self._staged(written)
 
     def _staged(self, at: int) -> frozenset[int]:
         """Return what computed the one address that numbers of a store come from; else the store itself."""
@@ -255,7 +147,7 @@ class ReachingDefinitions:
             addresses = [o for o in operands if isinstance(o, Address)]
             return frozenset(self.sources(at, addresses[1:])) or frozenset({at})
         stored = [o for o in operands if not isinstance(o, Address)]
-        came = {s for o in stored for s, _ in self.narrow_origins(at, o)} - {_OUTSIDE}
+        came = {s for o in stored for s, _ in self.narrow_origins(at, o)} - {OUTSIDE}
         came = {s for s in came if self.instructions[s].parts[0] != "mov"}  # what a mask gives instead
         rows = {_address(self, s)[0] if _reads(self.instructions[s], "global") else frozenset() for s in came}
         return (next(iter(rows)) if len(rows) == 1 else frozenset()) or frozenset({at})
@@ -273,9 +165,7 @@ class ReachingDefinitions:
         """Whether an operand is the constant 1 (or a pair of them), in either format."""
         if isinstance(operand, Immediate):
             return operand.value in _ONES
-        constants = [
-            self.instructions[s].operands[1] for s, _ in self.origins(at, [operand]) if s != _OUTSIDE
-        ]
+        constants = [self.instructions[s].operands[1] for s, _ in self.origins(at, [operand]) if s != OUTSIDE]
         return bool(constants) and all(isinstance(c, Immediate) and c.value in _ONES for c in constants)
 
     def narrow_origins(self, at: int, operand: Operand) -> set[tuple[int, bool]]:
@@ -288,7 +178,7 @@ class ReachingDefinitions:
                 continue
             seen.add(place)
             source, brought = place
-            parts = () if source == _OUTSIDE else self.instructions[source].parts
+            parts = () if source == OUTSIDE else self.instructions[source].parts
             if parts and parts[0] == "cvt" and parts[-1] in HALVES and "f32" in parts:
                 further = self.origins(source, self.instructions[source].operands[1:])
                 waiting += [(s, b or brought) for s, b in further]
@@ -298,7 +188,7 @@ class ReachingDefinitions:
 
     def stored_sum(self, at: int, operands: Iterable[Operand]) -> set[int]:
         """Return the half additions whose results these operands are."""
-        return {s for s, _ in self.origins(at, operands) if s != _OUTSIDE and self.adds_halves(s)}
+        return {s for s, _ in self.origins(at, operands) if s != OUTSIDE and self.adds_halves(s)}
 
     @cached_property
     def rounds(self) -> frozenset[int]:
@@ -319,7 +209,7 @@ class ReachingDefinitions:
             source = waiting.pop()
             if source == at:
                 return True
-            if source in seen or source == _OUTSIDE:
+            if source in seen or source == OUTSIDE:
                 continue
             seen.add(source)
             instruction = self.instructions[source]
@@ -329,21 +219,6 @@ class ReachingDefinitions:
         return False
 
 
-def _merge(into: dict[str, frozenset[int]], more: dict[str, frozenset[int]]) -> bool:
-    changed = False
-    for name, places in more.items():
-        known = into.get(name, frozenset())
-        if not places <= known:
-            into[name], changed = known | places, True
-    return changed
-
-
-def moves(instruction: Instruction) -> bool:
-    """Whether an instruction moves bits without computing with them; a shuffle does."""
-    parts = instruction.parts
-    return parts[0] == "shfl" or (parts[0] in _MOVING and not FLOATS & set(parts))
-
-
 def _adds(instruction: Instruction) -> bool:
     return instruction.parts[0] in _ADDING and instruction.parts[-1] in FLOATS
 
@@ -351,7 +226,7 @@ def _adds(instruction: Instruction) -> bool:
 # -- between threads, and within one ------------------------------------------------------------------
 
 
-def _meets_itself(flow: ReachingDefinitions, at: int) -> bool:
+def _meets_itself(flow: Additions, at: int) -> bool:
     """Whether one term is another thread's copy of the other: a step of a reduction, and nothing else.
 
     A change of layout shuffles one of two operands, too, but not the other's own number. Where wider numbers
@@ -362,16 +237,16 @@ def _meets_itself(flow: ReachingDefinitions, at: int) -> bool:
         place[0] for a in sides for b in sides if a is not b for place in a if (place[0], not place[1]) in b
     }
     if flow.instructions[at].parts[0] == "cvt":
-        return any(source != _OUTSIDE and flow.adds_halves(source) for source in met)
+        return any(source != OUTSIDE and flow.adds_halves(source) for source in met)
     return bool(met)
 
 
-def _many_of_a_row(flow: ReachingDefinitions, at: int, known: _Counts) -> bool:
+def _many_of_a_row(flow: Additions, at: int, known: _Counts) -> bool:
     """Whether at least `FEW` of the terms that half additions join here lie at one address."""
     return any(max(_joined(flow, one, known).values(), default=0) >= FEW for one in flow.additions(at))
 
 
-def _joined(flow: ReachingDefinitions, last: int, known: _Counts) -> Counter[_Row]:
+def _joined(flow: Additions, last: int, known: _Counts) -> Counter[_Row]:
     """Count the terms that lie at one address, of an addition and of the half sums among its terms.
 
     known: the counts of additions, which come to it before those that they are terms of: a chain may be
@@ -401,21 +276,21 @@ def _counted(terms: Iterable[_Term], known: _Counts) -> Counter[_Row]:
     return counted
 
 
-def _sums_and_rows(flow: ReachingDefinitions, adding: int) -> Iterator[_Term]:
+def _sums_and_rows(flow: Additions, adding: int) -> Iterator[_Term]:
     """Yield, of each term of an addition, the half sums that it may be, or else the place that it lies at."""
     for operand, _ in flow.terms(adding):
-        sources = {s for s, _ in flow.narrow_origins(adding, operand)} - {_OUTSIDE}
+        sources = {s for s, _ in flow.narrow_origins(adding, operand)} - {OUTSIDE}
         sums = frozenset(one for s in sources if flow.adds_halves(s) for one in flow.additions(s))
         yield sums, None if sums else _row(flow, sources)
 
 
-def _row(flow: ReachingDefinitions, sources: set[int]) -> _Row | None:
+def _row(flow: Additions, sources: set[int]) -> _Row | None:
     """Return the one place that these numbers, or the factors of these products, lie at."""
     products = {s for s in sources if flow.instructions[s].parts[0] == "mul"}
     loaded = sources - products
     for product in products:
         operands = flow.instructions[product].operands[1:2]
-        loaded |= {s for o in operands for s, _ in flow.narrow_origins(product, o)} - {_OUTSIDE}
+        loaded |= {s for o in operands for s, _ in flow.narrow_origins(product, o)} - {OUTSIDE}
     rows = {flow.row(s) for s in loaded if flow.instructions[s].parts[0] == "ld"}
     others = [s for s in loaded if flow.instructions[s].parts[0] not in ("ld", "mov")]
     found = next(iter(rows)) if len(rows) == 1 and not others else None
@@ -425,7 +300,7 @@ def _row(flow: ReachingDefinitions, sources: set[int]) -> _Row | None:
 # -- in memory ---------------------------------------------------------------------------------------
 
 
-def _address(flow: ReachingDefinitions, at: int) -> tuple[frozenset[int], str, int]:
+def _address(flow: Additions, at: int) -> tuple[frozenset[int], str, int]:
     """Return what computed an access's address, the variable it lies in, and the offset."""
     place = next((o for o in flow.instructions[at].operands if isinstance(o, Address)), None)
     if place is None:
@@ -435,7 +310,7 @@ def _address(flow: ReachingDefinitions, at: int) -> tuple[frozenset[int], str, i
     return frozenset(), str(place.base), place.offset
 
 
-def _in_shared_memory(flow: ReachingDefinitions) -> Iterator[tuple[int, str]]:
+def _in_shared_memory(flow: Additions) -> Iterator[tuple[int, str]]:
     """Find sums of two numbers of shared memory that go back to where one of them was read."""
     found: set[int] = set()
     for at, instruction in enumerate(flow.instructions):
@@ -453,12 +328,12 @@ def _in_shared_memory(flow: ReachingDefinitions) -> Iterator[tuple[int, str]]:
         yield from ((adding, SHARED) for adding in found)
 
 
-def _loads(flow: ReachingDefinitions, at: int, operand: Operand, space: str) -> set[int]:
+def _loads(flow: Additions, at: int, operand: Operand, space: str) -> set[int]:
     """Return the loads of halves from a space that an operand of an addition comes from."""
     direct = {s for s, _ in flow.origins(at, [operand])}
     if flow.instructions[at].parts[-1] not in HALVES:  # a wider addition: its operand must be a widened half
         direct = {s for s, _ in flow.narrow_origins(at, operand)} - direct
-    return {s for s in direct - {_OUTSIDE} if _reads(flow.instructions[s], space)}
+    return {s for s in direct - {OUTSIDE} if _reads(flow.instructions[s], space)}
 
 
 def _reads(instruction: Instruction, space: str) -> bool:
@@ -477,7 +352,7 @@ def _after(program: Program, number: int, without: frozenset[int] = frozenset())
     return found
 
 
-def _locked(flow: ReachingDefinitions, at: int) -> bool:
+def _locked(flow: Additions, at: int) -> bool:
     """Whether a term is read from memory after waiting for other threads, with a release still to come."""
     spins = frozenset(n for n, block in enumerate(flow.program.blocks) if block.spins)
     if not spins:

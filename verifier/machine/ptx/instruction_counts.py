@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from verifier.machine.execute.findings import LaunchError
 from verifier.machine.kept_results import kept
 from verifier.machine.ptx import basic_blocks
-from verifier.machine.ptx.half_sums import FLOATS, HALVES, HalfSum, half_sums
+from verifier.machine.ptx.half_sums import HalfSum, half_sums
 from verifier.machine.ptx.parser import parsed
+from verifier.machine.ptx.reaching_definitions import FLOATS, HALVES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
