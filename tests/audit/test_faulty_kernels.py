@@ -74,6 +74,7 @@ ONLY = {
     "version_read_in_inference_mode": "modes",
     "bias_forgotten_without_grad": "modes",
     "means_by_products_under_autocast": "modes",
+    "weight_rounded_under_autocast": "modes",
     "eps_raised_under_autocast_to_float16": "modes",
     "sums_in_default_dtype": "modes",
     "columns_lost_in_deterministic_mode": "modes",
@@ -103,6 +104,7 @@ ONLY = {
     "last_rows_of_wide_configuration_triton": "autotuning",
     "eps_raised_in_long_rows_triton": "forward_error",
     "eps_left_out_taken_for_another": "forward_error",
+    "momentum_of_zero_replaced": "forward_error",
     "eps_none_in_words_refused": "forward_error",
 }
 

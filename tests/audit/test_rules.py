@@ -370,6 +370,7 @@ CRASHES = line_of(findings=[finding_of(V.CRASH, expected=True)])
         ([CRASHES], {}, 3),
         ([line_of({V.PASS: 1}, findings=CRASHES.findings)], {}, 0),
         ([OPEN], {}, 3),
+        ([line_of({V.UNDECIDED: 7, V.PASS: 1}, empty=1)], {}, 3),  # what passed had no element
         ([NEWS, BROKEN], {"errors": ["e"]}, 1),
         ([UNWRITTEN], {}, 2),
         ([NEWS], {"unusable": ["f"]}, 2),

@@ -38,6 +38,7 @@ CAUGHT = {
     "version_read_in_inference_mode": modes.INFERENCE,
     "bias_forgotten_without_grad": "under torch.no_grad",
     "means_by_products_under_autocast": modes.AUTOCAST,
+    "weight_rounded_under_autocast": modes.AUTOCAST,
     "eps_raised_under_autocast_to_float16": modes.AUTOCAST_TO_HALF,
     "sums_in_default_dtype": "with bfloat16 as default dtype",
     "columns_lost_in_deterministic_mode": modes.DETERMINISTIC,

@@ -1,6 +1,7 @@
 """influence: what each result may and must depend on, and the proof by other values."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,6 +86,25 @@ def test_right_kernels_pass(stem):
     assert {o.verdict for o in found} == {Verdict.PASS}
 
 
+AGAIN = Path(__file__).with_name("rms_norm_rstd_again.py")
+AS_IT_IS, OF_ANOTHER = "tl.load(dy + place,", "tl.load(dy + place + tl.where(tl.arange(0, BLOCK) == 0, 1, 0),"
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_backward_pass_that_computes_statistics_again_is_judged(wrong):
+    """Every entry of input is part of them, and so of every product: grad_output alone tells."""
+    text = AGAIN.read_text(encoding="utf-8")
+    assert AS_IT_IS in text
+    subject = subject_of_texts(
+        {AGAIN.name: text.replace(AS_IT_IS, OF_ANOTHER) if wrong else text}, AGAIN.name
+    )
+    with machine() as place:
+        found = outcomes_of(subject, "influence", "float32", place, 3)
+    assert {o.verdict for o in found if o.output in {"", "grad_weight"}} == {
+        Verdict.FAIL if wrong else Verdict.PASS
+    }
+
+
 # -- what is demanded ------------------------------------------------------------------------------
 
 
@@ -150,7 +170,9 @@ def test_sources_that_no_value_confirms_decide_nothing(lacking):
         examining = examination(subject, "influence", "float16", place)
         (case,) = cases_of(subject, "influence", "float16", 1, shapes=((3, 7),))
         session = session_of(examining, case)
-        assert influence._proved(session, suspicion, True).verdict is Verdict.UNDECIDED
+        doubt = influence._proved(session, suspicion, True)
+        assert (doubt.verdict, doubt.doubtful) == (Verdict.UNDECIDED, lacking)
+        assert ("lost sight" in doubt.message) is lacking
         true = replace(suspicion, source=1 - suspicion.source)
         assert influence._proved(session, true, True).verdict is Verdict.FAIL
 

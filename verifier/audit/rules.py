@@ -235,8 +235,12 @@ def line_verdict(line: Line) -> Verdict:
     if line.findings:
         found = {finding.verdict for finding in news or line.findings}
         return next(v for v in _FINDINGS_WORST_FIRST if v in found)
-    told = line.counts[Verdict.PASS] - (line.empty if line.counts[Verdict.UNDECIDED] else 0)
-    return Verdict.PASS if told and not line.doubtful else Verdict.UNDECIDED
+    return Verdict.PASS if _passed(line) and not line.doubtful else Verdict.UNDECIDED
+
+
+def _passed(line: Line) -> int:
+    """Return how many cases passed; those without elements tell nothing where others are undecided."""
+    return line.counts[Verdict.PASS] - (line.empty if line.counts[Verdict.UNDECIDED] else 0)
 
 
 def none_judged(line: Line) -> bool:
@@ -402,9 +406,7 @@ def exit_status(
     if errors or any(line.counts[Verdict.ERROR] for line in lines):
         return 4
     # A confirmed known defect gives a line its verdict; the other cases may be decided all the same.
-    decided = any(
-        line_verdict(line) in {Verdict.PASS, Verdict.FAIL} or line.counts[Verdict.PASS] for line in lines
-    )
+    decided = any(line_verdict(line) in {Verdict.PASS, Verdict.FAIL} or _passed(line) for line in lines)
     return 0 if decided else 3
 
 

@@ -38,6 +38,7 @@ CATCHES = (
     "eps_zero_taken_for_none",
     "eps_none_taken_for_another",
     "eps_left_out_taken_for_another",
+    "momentum_of_zero_replaced",
     "eps_none_in_words_refused",
     "tiny_eps_raised",
     "last_of_several_dimensions_alone",

@@ -51,6 +51,8 @@ ROW_SOURCES, ENTRY_SOURCES = 60, 61
 KINDS = ("rows", "rows of grad_output", "entries")
 """What the sources are: all tensors of a row; its gradient alone, which a sum over rows must have although
 mean and rstd of a lost row still reach it; elements by their entry of weight, with clean statistics."""
+WITHOUT_INPUT = "entries but of input"
+"""For statistics that a backward pass computes again: every entry of input is part of them."""
 NEIGHBOUR = 63
 """Source that is the memory between the elements of a tensor."""
 SHOWN = 8
@@ -121,7 +123,15 @@ def check(session: Session) -> list[Outcome]:
         traced = seen.found_as(Traced)
         sources = {n: t for n, t in traced.sources.items() if _comparable(session.op, case, kind, n, t)}
         compared += len(sources)
-        found += list(_suspicions(session.op, case, kind, sources))
+        suspicions = list(_suspicions(session.op, case, kind, sources))
+        if kind == "entries" and not all(one.lacking for one in suspicions):
+            again = session.execute(
+                experiment="verifier.checks.influence:experiment", kind=WITHOUT_INPUT, gradients=backward
+            )
+            traced = again.found_as(Traced)
+            sources = {name: traced.sources[name] for name in sources if name in traced.sources}
+            suspicions = list(_suspicions(session.op, case, kind, sources))
+        found += suspicions
         lost += [words for words in [traced.lost] if words and words not in lost]
     proved = [_proved(session, s, backward) for s in _of_each_kind(found)]
     # A row that is lost is lost under more than one kind of sources.
@@ -191,10 +201,10 @@ def _bit(sources: object) -> SourceSets:
 
 def sources_of(op: Op, case: Case, kind: str) -> dict[str, SourceSets]:
     """Return the sources that the tensors of a case start with."""
-    if kind == "entries":
+    if kind in ("entries", WITHOUT_INPUT):
         entries = entries_of(op, case)
         assert entries is not None
-        names, sources = _of_rows(op, case), _bit(entries % ENTRY_SOURCES)
+        names, sources = _of_rows(op, case)[kind == WITHOUT_INPUT :], _bit(entries % ENTRY_SOURCES)
     else:
         sources = _bit(np.arange(case.rows))[:, None]
         names = _held_by_rows(op, case) if kind == "rows" else ["grad_output"]
@@ -297,7 +307,14 @@ def _proved(session: Session, suspicion: Suspicion, backward: bool) -> Outcome:
     if proved:
         return Outcome(verdict=Verdict.FAIL, output=suspicion.output, message=text, decided=1, wrong=1)
     doubt = "the code reads it, but other values in that place change no result"
-    return Outcome(verdict=Verdict.UNDECIDED, output=suspicion.output, message=f"{text}; {doubt}")
+    if suspicion.lacking:
+        doubt = "the machine lost sight of what the code reads: other values there do change each of them"
+    return Outcome(
+        verdict=Verdict.UNDECIDED,
+        output=suspicion.output,
+        message=f"{text}; {doubt}",
+        doubtful=suspicion.lacking,
+    )
 
 
 def _shown(session: Session, suspicion: Suspicion, backward: bool) -> bool:
@@ -410,7 +427,7 @@ def experiment(subject: Subject, case: Case, *, backend: Backend, kind: str, gra
     given = sources_of(ops.op(case.op), case, kind)
     around = np.uint64(1) << np.uint64(NEIGHBOUR) if kind == "rows" else None
     with shadow_session(arithmetic) as opened:
-        if kind == "entries" and gradients:
+        if kind in ("entries", WITHOUT_INPUT) and gradients:
             seen, sources = execute_backward_with_shadows(
                 subject, case, backend=backend, opened=opened, given=given
             )

@@ -50,6 +50,7 @@ CATCHES = (
     "version_read_in_inference_mode",
     "bias_forgotten_without_grad",
     "means_by_products_under_autocast",
+    "weight_rounded_under_autocast",
     "sums_in_default_dtype",
     "columns_lost_in_deterministic_mode",
     "partials_of_132_processors_triton",

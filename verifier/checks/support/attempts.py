@@ -44,7 +44,8 @@ TRAINING, EVALUATION = "in training", "in evaluation"
 def few_cases(op: Op, *, gradients: bool) -> Plan:
     """Ask for a few small ordinary cases, since a wrapper has few paths and each case takes all ways.
 
-    They have weights and have none, and are of training and of evaluation where the op tells them apart.
+    They have weights and have none, of each dtype that is promised, and are of training and of evaluation
+    where the op tells them apart.
     """
     trains = _trains(op)
     return Plan(
@@ -57,7 +58,8 @@ def few_cases(op: Op, *, gradients: bool) -> Plan:
         shapes=FEW_SHAPES,
         eps=(1e-5,),
         leads="variant" if trains else "weight",
-        most=6 if trains else 3,
+        most=7 if trains else 4,
+        parameter_dtypes=True,
     )
 
 

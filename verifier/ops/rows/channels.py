@@ -28,8 +28,8 @@ running statistics; with another momentum; (N, C, D, H, W)."""
 
 _EVALUATION = (3, 4)
 _WITHOUT_RUNNING = 5
-_MOMENTA = {1: 0.25, 2: 1.0, 6: 0.01}
-"""Momenta other than PyTorch's default 0.1: one that is exact, one that forgets, one that hardly moves."""
+_MOMENTA = {1: 0.0, 2: 1.0, 6: 0.25}
+"""Momenta other than PyTorch's default 0.1: one that moves nothing, one that forgets, one that is exact."""
 RUNNING = ("running_mean", "running_var")
 _VECTORS = (*RUNNING, "weight", "bias", "grad_weight", "grad_bias", "mean", "rstd")
 
