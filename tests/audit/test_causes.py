@@ -75,6 +75,24 @@ def test_the_cause_of_a_finding_is_named(stem, check, cause, runner):
     assert len(found.variants) <= causes.MOST_TRIES
 
 
+KEPT = """
+_LAST = []
+
+@subject(**DECLARED)
+def kept(input, weight=None, bias=None, eps=1e-5):
+    out = right(input, weight, bias, eps)
+    _LAST.append(input.shape)
+    return out + 1 if len({*_LAST}) > 1 else out  # the bug: another shape came before
+"""
+
+
+def test_a_failure_that_needs_earlier_calls_says_so(kernel_file, runner):
+    """Its minimal case passes when it is replayed, and what makes it small means nothing."""
+    (found,) = examined(kernel_file(KEPT), "forward_error", runner).findings
+    assert [v.change for v in found.variants] == ["it is the first call of a process"]
+    assert f"passes when it is the first call of a process: {causes.KEPT_STATE}" in failure_text(found)
+
+
 def test_cancellation_is_named(runner):
     (found,) = examined(FAULTY / "welford_claimed_textbook_computed.py", "claim", runner).findings
     assert found.cause.startswith("passes when the mean of each row is 0: |mean|/std is ")

@@ -41,6 +41,8 @@ WIDER = {"float16": "float32", "bfloat16": "float32", "float32": "float64"}
 FRESH = "fresh memory holds 0"
 UNWRITTEN = "memory that was never written is read, or returned"
 UNSTEADY = "the result is not the same each time"
+BESIDE = "memory beside the arguments"
+KEPT_STATE = "what earlier calls have left is used"
 MOST_FILLED = 1 << 26
 """Elements that a tensor may span if plain calls are made: what lies between them is filled each time."""
 _SOUGHT = {Verdict.FAIL, Verdict.CRASH}
@@ -66,9 +68,10 @@ class _Probe(Trial):
     """A trial that keeps what it sees, and may run on other memory than usual.
 
     memory: options of the usual experiment that replace the check's own, where it gives a poison.
-    steady: whether calls that were the same have given the same bits.
+    steady: whether calls that were the same have given the same bits. fresh: whether new processes answer.
     """
 
+    fresh: bool = False
     memory: Mapping[str, str] = field(default_factory=dict)
     seen: list[Observation] = field(default_factory=list)
     poisons: bool = False
@@ -78,7 +81,8 @@ class _Probe(Trial):
     def _run(self, subject: Subject, case: Case, **options: object) -> Observation:
         usual = options.get("experiment", _USUAL) == _USUAL and options.get("poison") is not None
         self.poisons |= usual
-        seen = super()._run(subject, case, **{**options, **(self.memory if usual else {})})
+        own = {**(self.memory if usual else {}), **({"fresh": True} if self.fresh else {})}
+        seen = super()._run(subject, case, **{**options, **own})
         self.seen.append(seen)
         if options.get("experiment", _USUAL) == _USUAL:
             bits = _bits(seen, "")
@@ -130,7 +134,8 @@ class _Search:
                 self._add("it is run again", before, shows=UNSTEADY)
             return
         if (
-            self._layouts()
+            self._alone()
+            or self._layouts()
             or self._dtypes()
             or (self._memory(before) if before.poisons else self._unwritten())
         ):
@@ -155,6 +160,14 @@ class _Search:
             self._add("it is run again", again, shows=UNSTEADY)
 
     # -- what may be changed ---------------------------------------------------------------------
+
+    def _alone(self) -> bool:
+        """Ask a process that has called nothing before, beside all else; return whether that is it."""
+        begun, self._left = time.monotonic(), self._left + 1
+        tried = self._judged(self.case, fresh=True)
+        self._until += time.monotonic() - begun
+        passes = tried is not None and tried.verdict is Verdict.PASS
+        return passes and self._add("it is the first call of a process", tried, shows=KEPT_STATE)
 
     def _layouts(self) -> bool:
         """Make each tensor contiguous, then all of them; return whether that is it."""
@@ -192,11 +205,7 @@ class _Search:
         """Fill memory that nobody has written with zeros; return whether a result tells the difference."""
         kinds = (
             ({"poison": "zero", "neighbours": "nan"}, FRESH, UNWRITTEN),
-            (
-                {"neighbours": "zero"},
-                "memory beside the arguments holds 0",
-                "memory beside the arguments is read",
-            ),
+            ({"neighbours": "zero"}, f"{BESIDE} holds 0", f"{BESIDE} is read"),
         )
         for memory, change, shown in kinds:
             tried = self._judged(self.case, memory=memory)
@@ -398,7 +407,9 @@ class _Search:
         tried = self._judged(case)
         return tried is not None and tried.verdict in _SOUGHT
 
-    def _judged(self, case: Case, *, memory: Mapping[str, str] | None = None) -> _Try | None:
+    def _judged(
+        self, case: Case, *, memory: Mapping[str, str] | None = None, fresh: bool = False
+    ) -> _Try | None:
         """Judge a case; None if the change leaves the domain, or there is no time left."""
         trial = self.trial
         left = trial.is_outside(case) and not trial.is_outside(self.case)
@@ -410,6 +421,7 @@ class _Search:
             dtype=case.dtype,
             runner=trial.runner,
             memory=memory or {},
+            fresh=fresh,
         )
         outcomes, _ = probe.judge(case)
         trial.reach = reach.joined((trial.reach, probe.reach))
