@@ -16,6 +16,8 @@ _PAIRS = (
     (np.nan, np.inf),
 )
 _WHOLE_ROWS = (np.nan, np.inf, -np.inf)
+BEGINNINGS = 5
+"""Rows after which those of `infinite_beginning` are of the first kind again."""
 
 
 def nonfinite(draw: Draw) -> Reals:
@@ -38,13 +40,15 @@ def nonfinite(draw: Draw) -> Reals:
 
 
 def infinite_beginning(draw: Draw) -> Reals:
-    """-inf in every other row, the first included: up to the last column, or to one in the second half.
+    """In turn: -inf up to the last column, no such number, -inf up to the second half, -inf alone, one NaN.
 
     strength: has no effect.
-    Aims at: a softmax whose first tile is masked throughout: -inf less the largest so far, -inf, is NaN.
+    Aims at: a softmax whose first tile is masked throughout: -inf less the largest so far, -inf, is NaN; and
+    rows of which nothing is left, or a NaN is lost, in kernels of long rows alone.
     """
-    row = np.arange(draw.rows)[:, np.newaxis]
+    row = np.arange(draw.rows)[:, np.newaxis] % BEGINNINGS
     last = max(draw.columns - 1, 0)
     drawn = draw.row_integers(draw.columns // 2, max(last, draw.columns // 2), stream=5)
-    begins = np.where(row % 4 == 0, last, drawn)
-    return np.where((row % 2 == 0) & (draw.column_index < begins), -np.inf, draw.normal())
+    begins = np.select([row == 0, row == 2, row == 3], [last, drawn, draw.columns], 0)
+    values = np.where(draw.column_index < begins, -np.inf, draw.normal())
+    return np.where((row == 4) & (draw.column_index == drawn), np.nan, values)

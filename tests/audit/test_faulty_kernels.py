@@ -60,6 +60,7 @@ ONLY = {
     "infinity_of_weight_clamped": "special_values",
     "infinity_of_bias_clamped": "special_values",
     "infinity_of_gradient_clamped": "special_values",
+    "nan_clamped_in_long_rows_triton": "special_values",
     "wrong_second_derivative": "gradgradcheck",
     "barrier_forgotten_cuda": "synchronization",
     "barrier_of_each_warp_cuda": "synchronization",
@@ -132,6 +133,7 @@ SHOWN_BY = {
     "rows_beyond_four_each_triton": lambda case: case.rows > 2048,
     "last_axis_of_volumes_left_out": lambda case: case.given["input"].dim() > 4,
     "first_tile_masked_triton": lambda case: case.columns > 1024,
+    "nan_clamped_in_long_rows_triton": lambda case: case.columns > 2048,
     "gradient_along_row_taken_for_one_number": lambda case: (
         "grad_output" in case.layouts and case.layouts["grad_output"].expanded == "columns"
     ),

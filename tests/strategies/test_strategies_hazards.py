@@ -259,13 +259,17 @@ def test_nonfinite_numbers_stand_in_every_other_row(strength, expected):
 
 def test_rows_that_begin_with_infinities_end_with_numbers_and_no_two_begin_alike():
     matrix = numbers("infinite_beginning", shape=(40, 65))
-    assert np.isfinite(matrix[1::2]).all()
-    beginnings = np.isneginf(matrix[0::2])
-    lengths = beginnings.sum(axis=1)
-    assert (beginnings == (np.arange(65) < lengths[:, np.newaxis])).all()
-    assert (lengths[0::2] == 64).all()
-    assert len({*lengths[1::2].tolist()}) > 3
-    assert lengths.min() >= 32
+    long, plain, drawn, whole, poisoned = (matrix[kind::5] for kind in range(5))
+    assert np.isfinite(plain).all()
+    assert np.isneginf(whole).all()
+    assert (np.isnan(poisoned).sum(axis=1) == 1).all()
+    assert not np.isinf(poisoned).any()
+    for rows, ends in ((long, {64}), (drawn, None)):
+        beginnings = np.isneginf(rows)
+        lengths = beginnings.sum(axis=1)
+        assert (beginnings == (np.arange(65) < lengths[:, np.newaxis])).all()
+        assert lengths.min() >= 32
+        assert {*lengths.tolist()} == ends if ends else len({*lengths.tolist()}) > 3
 
 
 @pytest.mark.parametrize(("strength", "expected"), [(5, "nan"), (6, "inf"), (7, "-inf")])

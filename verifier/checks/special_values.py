@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from strategies.hazards.special import BEGINNINGS
 from verifier.arithmetic.formats import Array
 from verifier.bounds.variance import Mask
 from verifier.cases.plan import Plan
@@ -40,6 +41,7 @@ CATCHES = (
     "infinity_of_bias_clamped",
     "infinity_of_gradient_clamped",
     "first_tile_masked_triton",
+    "nan_clamped_in_long_rows_triton",
 )
 
 _SHAPES = ((4, 33), (0, 16), (4, 0), (16, 64), (2, 1000), (3, 128), (5, 1), (300, 16), (1, 1))
@@ -58,8 +60,9 @@ def plan(subject: Subject, op: Op) -> Plan:
         leads="strength",
         carriers=("weight", "bias", *op.varied, "grad_output"),
         reaching=True,  # what masked tiles leave in the statistics, only long rows show
+        reaching_rows=BEGINNINGS,
         most_reaching=2,
-        reaching_hazards=("infinite_beginning",),
+        reaching_hazards=("infinite_beginning", "nonfinite"),  # NaN where the domain ends before infinity
     )
 
 
