@@ -204,7 +204,8 @@ def sources_of(op: Op, case: Case, kind: str) -> dict[str, SourceSets]:
     if kind in ("entries", WITHOUT_INPUT):
         entries = entries_of(op, case)
         assert entries is not None
-        names, sources = _of_rows(op, case)[kind == WITHOUT_INPUT :], _bit(entries % ENTRY_SOURCES)
+        names, sources = _of_rows(op, case), _bit(entries % ENTRY_SOURCES)
+        names = [name for name in names if kind == "entries" or name != "input"]
     else:
         sources = _bit(np.arange(case.rows))[:, None]
         names = _held_by_rows(op, case) if kind == "rows" else ["grad_output"]
