@@ -9,7 +9,7 @@ from verifier.execution.preloaded import StartError
 from verifier.ops import op
 
 KERNELS = """
-import ctypes, sys, time
+import ctypes, os, sys, time
 
 @subject(**DECLARED)
 def good(input, weight=None, bias=None, eps=1e-5):
@@ -19,6 +19,15 @@ def good(input, weight=None, bias=None, eps=1e-5):
 def segfaults(input, weight=None, bias=None, eps=1e-5):
     print("on the way", file=sys.stderr, flush=True)
     ctypes.string_at(8)
+
+@subject(**DECLARED)
+def aborts_far_inside(input, weight=None, bias=None, eps=1e-5, depth=60):
+    if depth:
+        return aborts_far_inside(input, weight, bias, eps, depth - 1)
+    print("there is no thread left", file=sys.stderr, flush=True)
+    def innermost():
+        os.abort()
+    innermost()
 
 @subject(**DECLARED)
 def exits(input, weight=None, bias=None, eps=1e-5):
@@ -193,6 +202,15 @@ def test_a_process_that_dies_is_a_crash_and_the_next_case_runs(name, said, child
     assert seen.aftermath.died
     assert name != "segfaults" or "on the way" in seen.detail
     assert observed(child, subjects["good"]).status == "ok"
+
+
+def test_what_was_said_before_a_death_far_inside_and_the_innermost_frames_are_kept(child, subjects):
+    seen = observed(child, subjects["aborts_far_inside"])
+    assert "killed by SIGABRT" in seen.message
+    told = [line for line in seen.detail.splitlines() if line]
+    assert told[:2] == ["there is no thread left", "Fatal Python error: Aborted"]
+    assert told[3].endswith("in innermost")
+    assert "call_subject" not in seen.detail
 
 
 def test_a_process_that_hangs_is_stopped(subjects):

@@ -282,9 +282,21 @@ def end_all() -> None:
 
 
 def _last_words(stderr: IO[bytes]) -> str:
-    """Return the end of a file that others write to: its offset, which is theirs too, stays."""
-    size, wanted = os.fstat(stderr.fileno()).st_size, 16 * STDERR_CHARACTERS
+    """Return the end of a file that others write to: its offset, which is theirs too, stays.
+
+    Where faulthandler tells of a death, that is what came before and the innermost frames: its first ones.
+    """
+    size, wanted = os.fstat(stderr.fileno()).st_size, 32 * STDERR_CHARACTERS
     text = os.pread(stderr.fileno(), wanted, max(0, size - wanted)).decode(errors="replace")
     # faulthandler ends with a list of all that is loaded: thousands of letters that say nothing of the end.
-    told = (line for line in text.splitlines(keepends=True) if not line.startswith("Extension modules: "))
-    return "".join(told)[-STDERR_CHARACTERS:]
+    told = "".join(
+        line for line in text.splitlines(keepends=True) if not line.startswith("Extension modules: ")
+    )
+    before, death, dump = told.rpartition("Fatal Python error: ")
+    if not death or len(told) <= STDERR_CHARACTERS:
+        return told[-STDERR_CHARACTERS:]
+    kind, _, threads = dump.partition("\n")
+    frames = threads[max(0, threads.find("Current thread ")) :]
+    before = before[-(STDERR_CHARACTERS // 2) :]
+    room = STDERR_CHARACTERS - len(before) - len(death) - len(kind)
+    return f"{before}{death}{kind}\n\n{frames[: frames.rfind(chr(10), 0, room) + 1]}"

@@ -14,7 +14,7 @@ _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<fu
 _HEAD = "Traceback (most recent call last):"
 _NOISE = re.compile(r"\(most recent call first\):$|^Extension modules: ")  # of the fault handler
 _MARKS = re.compile(r"[\s~^]+")  # the lines with which Python underlines a part of the source line
-_LIBRARIES = ("verifier", "strategies", "torch", "triton", "numpy", "hypothesis")
+_LIBRARIES = ("verifier", "strategies", "torch", "triton", "numpy", "hypothesis", "typer", "click")
 _SHOWN = 4
 """Frames that are shown at most: the innermost."""
 _WORDS_SHOWN = 8
