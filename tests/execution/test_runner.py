@@ -24,7 +24,8 @@ def segfaults(input, weight=None, bias=None, eps=1e-5):
 def aborts_far_inside(input, weight=None, bias=None, eps=1e-5, depth=60):
     if depth:
         return aborts_far_inside(input, weight, bias, eps, depth - 1)
-    print("there is no thread left", file=sys.stderr, flush=True)
+    print("there is no thread left", *["frame #1: 0x7fcac73f24b6 " * 9] * 9, sep="\\n", file=sys.stderr)
+    sys.stderr.flush()
     def innermost():
         os.abort()
     innermost()

@@ -27,6 +27,8 @@ START_SECONDS = 120.0
 END_SECONDS = 5.0
 """A process whose pipe closed has this long to end."""
 STDERR_CHARACTERS = 2000
+_SAYING_NOTHING = ("Extension modules: ", "frame #")
+"""How lines begin that are long and tell nothing of an end: all that is loaded, addresses in C++."""
 
 
 class StartError(RuntimeError):
@@ -288,10 +290,7 @@ def _last_words(stderr: IO[bytes]) -> str:
     """
     size, wanted = os.fstat(stderr.fileno()).st_size, 32 * STDERR_CHARACTERS
     text = os.pread(stderr.fileno(), wanted, max(0, size - wanted)).decode(errors="replace")
-    # faulthandler ends with a list of all that is loaded: thousands of letters that say nothing of the end.
-    told = "".join(
-        line for line in text.splitlines(keepends=True) if not line.startswith("Extension modules: ")
-    )
+    told = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_SAYING_NOTHING))
     before, death, dump = told.rpartition("Fatal Python error: ")
     if not death or len(told) <= STDERR_CHARACTERS:
         return told[-STDERR_CHARACTERS:]
