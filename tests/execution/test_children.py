@@ -38,6 +38,36 @@ sys.stdout = 1
 def leaves(input, weight=None, bias=None, eps=1e-5):
     return input
 """
+THREADS = """
+import os, socket, sys, threading
+from multiprocessing.connection import Connection
+import torch
+from verifier.execution.fork_server import _Server
+all_here, wrong, ones = threading.Barrier(8), [], torch.ones(1 << 16)
+
+def first_use():
+    all_here.wait()
+    try:
+        ones + 1
+    except RuntimeError as error:
+        wrong.append(error)
+
+def child(pipe, backend, told):
+    threads = [threading.Thread(target=first_use) for _ in range(8)]
+    for one in threads: one.start()
+    for one in threads: one.join()
+    os._exit(len(wrong))
+
+torch.set_num_threads(1)
+ones + 1
+server = _Server(Connection(socket.socketpair()[0].detach()), None, child)
+lacking = 0
+for _ in range(60):
+    if (pid := os.fork()) == 0:
+        server.become_child(os.dup(2), os.dup(2), None)
+    lacking += os.waitpid(pid, 0)[1] != 0
+print("copies that lack a pool:", lacking)
+"""
 FORKS = """
 import os, time
 @subject(**DECLARED)
@@ -131,6 +161,12 @@ def test_a_forked_process_that_keeps_the_pipe_hides_no_death_and_does_not_live_o
     assert (seen.status, seen.message) == ("crashed", "the process was killed by SIGSEGV")
     assert until(lambda: all(map(gone, left)))
     assert set(children(server)) < before
+
+
+def test_the_threads_of_a_copy_find_their_pool_whichever_of_them_uses_torch_first():
+    # Where the pool was not made before, one copy in ten had threads that found none.
+    run = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, check=True)
+    assert run.stdout == "copies that lack a pool: 0\n"
 
 
 def test_an_answer_that_another_process_gives_is_never_taken_for_one(runner, subjects_of):

@@ -203,6 +203,9 @@ class _Server:
         os.dup2(stderr, 1)
         os.dup2(stderr, 2)
         os.close(stderr)
+        # A copy's first use of torch's threads makes their pool anew, which torch does not guard: the threads
+        # of two devices, at the first backward, would meet there, and abort ("Invalid thread pool!").
+        torch.set_num_threads(torch.get_num_threads())
         self.child(Connection(pipe), self.backend, told)
 
     def reap(self, pid: int = -1) -> None:
