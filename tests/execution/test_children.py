@@ -120,6 +120,23 @@ def computes_in_a_process_for_ever(input, weight=None, bias=None, eps=1e-5):
 def takes_a_second(input, weight=None, bias=None, eps=1e-5):
     time.sleep(1)
     return input
+
+def compiles(seconds):
+    from verifier.subjects.compiling import marked
+    with marked():
+        begun = time.process_time()
+        while time.process_time() - begun < seconds:
+            pass
+
+@subject(**DECLARED)
+def is_compiled_first(input, weight=None, bias=None, eps=1e-5):
+    compiles(1.5)
+    return input
+
+@subject(**DECLARED)
+def is_compiled_for_ever(input, weight=None, bias=None, eps=1e-5):
+    compiles(600.0)
+    return input
 """
 
 
@@ -278,6 +295,7 @@ time.sleep(600)
         ("computes_for_ever", "no answer within 0.75 seconds of processor time"),
         ("computes_in_a_process_for_ever", "no answer within 0.75 seconds of processor time"),
         ("takes_a_second", "stopped after 0.5 seconds in which it computed nothing"),
+        ("is_compiled_for_ever", "no answer within 0.75 seconds of processor time, and 2 of compilers"),
     ],
 )
 def test_a_limit_is_one_of_processor_time_or_of_time_without_work(name, said, subjects_of):
@@ -286,6 +304,12 @@ def test_a_limit_is_one_of_processor_time_or_of_time_without_work(name, said, su
         seen = observed(impatient, subject)
     assert seen.status == "timeout"
     assert said in seen.message
+
+
+def test_what_compilers_take_is_counted_apart(subjects_of):
+    subject = subjects_of(f"MARK = ''\n{WAITS}")["is_compiled_first"]
+    with Runner("eager", case_seconds=0.5) as impatient:
+        assert observed(impatient, subject).status == "ok"
 
 
 def test_a_process_that_waits_for_a_processor_is_not_out_of_time(subjects_of, monkeypatch):

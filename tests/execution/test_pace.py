@@ -10,10 +10,12 @@ from verifier.ops import op
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 KERNEL = """
+import time
 import torch
 import triton
 import triton.language as tl
 from verifier import subject
+from verifier.subjects.compiling import marked
 
 @triton.jit
 def _copy(x, y, n, BLOCK: tl.constexpr):
@@ -34,6 +36,15 @@ def launches_once(input, dim=-1):
 @subject(op="softmax", language="triton", differentiable=False)
 def launches_on(input, dim=-1):
     return _launch(input, -1)
+
+@subject(op="softmax", language="triton", differentiable=False)
+def launches_what_takes_long_to_compile(input, dim=-1):
+    _launch(input, 1)
+    begun = time.process_time()
+    with marked():
+        while time.process_time() - begun < 2.0:
+            pass
+    return _launch(input, 1)
 
 @subject(op="softmax", language="triton", differentiable=False)
 def launches_and_hangs(input, dim=-1):
@@ -75,6 +86,11 @@ def test_a_subject_that_comes_from_launch_to_launch_is_undecided(name, impatient
     assert seen.status == "undecided"
     assert "the machine is too slow for this case: " in seen.message
     assert f"launches took {SECONDS:g} seconds of processor time" in seen.message
+
+
+def test_compilers_have_time_of_their_own(impatient):
+    runner, subjects = impatient
+    assert observed(runner, subjects["launches_what_takes_long_to_compile"]).status == "ok"
 
 
 def test_one_that_launches_no_more_hangs(impatient):

@@ -13,16 +13,20 @@ from typing import Self
 from verifier.execution.backends import backend
 from verifier.execution.child_request import ChildRequest
 from verifier.execution.preloaded import Child, Preloaded, preloaded
-from verifier.execution.process_tree import death_message, use
+from verifier.execution.process_tree import death_message, tree, use
 from verifier.execution.wire import unpack_observation
 from verifier.records.case import Case, as_bytes, to_document
 from verifier.records.observation import Aftermath, Observation
 from verifier.records.subject import Subject
+from verifier.subjects.compiling import any_compiles
 
 CASE_SECONDS = 60.0
-"""Limit of one execution, compiling a kernel for a new shape included: of processor time that it uses, and
-of time in which it wants none. Neither grows because others keep the processors busy. A subject that comes
-from launch to launch on the machine is told in its own process (`machine.pace`)."""
+"""Limit of one execution: of processor time that it uses, and of time in which it wants none. Neither grows
+because others keep the processors busy. A subject that comes from launch to launch on the machine is told in
+its own process (`machine.pace`)."""
+COMPILING = 4.0
+"""As many times the limit are given to compilers besides: an autotuned kernel is compiled in every way at its
+first launch."""
 LENIENCE = 1.5
 """A case is stopped after so many times its limit of processor time: to be told it needs one more launch."""
 WALL_FACTOR = 10
@@ -220,13 +224,16 @@ def late(child: Child, limit: float) -> str:
         return ""
     started = seen = time.monotonic() - look
     idle, before = 0.0, use(child.pid).seconds
-    first = before
+    first, compiling = before, 0.0
     while not child.connection.poll(look):
         now, used = time.monotonic(), use(child.pid)
         idle += 0.0 if used.wanting else max(0.0, now - seen - max(0.0, used.seconds - before))
+        if any_compiles(tree(child.pid)):
+            compiling = min(compiling + used.seconds - before, COMPILING * limit)
         seen, before = now, used.seconds
-        if used.seconds - first > LENIENCE * limit:
-            return f"no answer within {LENIENCE * limit:g} seconds of processor time; it was stopped"
+        if used.seconds - first - compiling > LENIENCE * limit:
+            besides = f", and {compiling:.2g} of compilers" if compiling else ""
+            return f"no answer within {LENIENCE * limit:g} seconds of processor time{besides}; it was stopped"
         if idle > limit:
             return f"no answer; it was stopped after {limit:g} seconds in which it computed nothing"
         if now - started > WALL_FACTOR * limit:

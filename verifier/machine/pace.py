@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from verifier.machine.execute.findings import UnsupportedFeature
 from verifier.machine.in_force import launched
@@ -31,6 +33,15 @@ class Pace:
     def begin(self, seconds: float) -> None:
         """Expect an answer within so many seconds of this process's time."""
         self.seconds, self.until, self.before = seconds, time.process_time() + seconds, launched()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Count nothing of what this process does inside."""
+        begun = time.process_time()
+        try:
+            yield
+        finally:
+            self.until += time.process_time() - begun
 
     def keep(self) -> None:
         """Go on with another launch.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from verifier.machine.culprit import passed_on
+from verifier.machine.pace import PACE
 
 MARK = "compiling"
 _NAME = Path("/proc/self/comm")
@@ -20,13 +21,14 @@ Result = TypeVar("Result")
 
 @contextmanager
 def marked() -> Iterator[None]:
-    """Mark this process; where Linux does not list processes, nobody sees it."""
+    """Mark this process, whose pace is not judged meanwhile; where Linux lists no processes, nobody sees it."""
     before = ""
     with suppress(OSError):
         before = _NAME.read_text(encoding="utf-8").strip()
         _NAME.write_text(MARK, encoding="utf-8")
     try:
-        yield
+        with PACE.stopped():
+            yield
     finally:
         with suppress(OSError):
             _NAME.write_text(before, encoding="utf-8")
