@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def marked() -> Iterator[None]:
-    """Mark this process, whose pace is not judged meanwhile; where Linux lists no processes, nobody sees it."""
+    """Mark this process, whose pace is not judged meanwhile; nobody sees it where Linux lists no processes."""
     before = ""
     with suppress(OSError):
         before = _NAME.read_text(encoding="utf-8").strip()
