@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def marked() -> Iterator[None]:
-    """Mark this process, whose pace is not judged meanwhile; nobody sees it where Linux lists no processes."""
+    """Mark this process, whose pace is not judged meanwhile; nobody sees it unless Linux lists processes."""
     before = ""
     with suppress(OSError):
         before = _NAME.read_text(encoding="utf-8").strip()
