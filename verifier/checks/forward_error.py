@@ -45,6 +45,7 @@ CATCHES = (
     "last_two_of_three_dimensions_alone",
     "last_axis_of_volumes_left_out",
     "one_element_left_as_it_is",
+    "last_extent_taken_for_all_within",
     "tail_dropped",
     "reciprocals_of_reciprocals_triton",
     "output_in_weight_dtype",

@@ -22,8 +22,9 @@ from verifier.oracle.softmax.problem import SoftmaxProblem
 from verifier.records.case import Case, Extents, Scalars
 from verifier.records.subject import Claim, Subject
 
-VARIANTS = 5
-"""Last of two dimensions; first of two; middle of three; the only one (one row); third of four."""
+VARIANTS = 6
+"""Last of two dimensions; first of two; middle of three; the only one (one row); third of four; second of four,
+as channels of images are."""
 
 SAVED = "saved output"
 """Role of the output that the backward pass reads: stored in the output's dtype, or given as it is."""
@@ -38,6 +39,7 @@ def shapes(rows: int, columns: int, variant: int, *, tensors: tuple[str, ...]) -
         ((before, columns, after), 1),
         ((columns,), 0),
         ((1, before, columns, after), -2),
+        ((1, columns, before, after), 1),
     )[variant]
     if variant == 3 and rows != 1:
         return None
