@@ -23,8 +23,8 @@ from verifier.records.case import Case, Extents, Scalars
 from verifier.records.subject import Claim, Subject
 
 VARIANTS = 6
-"""Last of two dimensions; first of two; middle of three; the only one (one row); third of four; second of four,
-as channels of images are."""
+"""Last of two dimensions; first of two; middle of three; the only one (one row); third of four; second of
+four, as channels of images are."""
 
 SAVED = "saved output"
 """Role of the output that the backward pass reads: stored in the output's dtype, or given as it is."""
