@@ -2,7 +2,7 @@
 
 from checks_support import subject_of
 
-from verifier.subjects.source_integers import MOST_OF_WRAPPER, literals, wrapper_sizes
+from verifier.subjects.source_integers import MOST_OF_WRAPPER, literals, tabled_sizes, wrapper_sizes
 
 
 def test_literals_are_integers_of_python_and_of_cuda_without_comments(tmp_path):
@@ -54,3 +54,10 @@ def test_a_few_are_returned(tmp_path):
     more = "".join(f"    y = y if columns > {n} else y\n" for n in range(20, 40))
     file.write_text(WRAPPER.replace("    return y if", f"{more}    return y if"))
     assert len(wrapper_sizes(subject_of(file))) == MOST_OF_WRAPPER
+
+
+def test_keys_of_dictionaries_that_may_be_lengths_are_returned_the_least_first(tmp_path):
+    file = tmp_path / "compares.py"
+    table = "{5 * 1024: (4096, False), 4096: 1, 3: 2, 'a': 5000, 2560: {96: 1}, **{7168: 1, 1 << 21: 2}}"
+    file.write_text(WRAPPER.replace("LONG =", f"TILES = {table}\nLONG ="))
+    assert tabled_sizes(subject_of(file)) == (96, 2560, 5120, 7168)

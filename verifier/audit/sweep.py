@@ -30,7 +30,7 @@ from verifier.records.case import Case
 from verifier.records.files import cache_folder, keep
 from verifier.records.planned_launches import DryRun, Planned, ShapePoint
 from verifier.records.subject import Subject
-from verifier.subjects.source_integers import compared_sizes, literals
+from verifier.subjects.source_integers import compared_sizes, literals, tabled_sizes
 
 EXPERIMENT = "verifier.execution.dry_run:plan_launches"
 PLACE = "machine"
@@ -116,6 +116,7 @@ def _made(
             reached,
             compared_sizes(subject),
             the_op.at_integers,
+            tabled_sizes(subject),
         )
         whole, forward = _shown(known), _shown({p: seen.forward or seen for p, seen in known.items()})
         refusals = [seen.refused for seen in known.values() if seen.refused]

@@ -25,6 +25,7 @@ from verifier.cases.unseen_by_launches import (
     MANY_ROWS,
     Constants,
     beyond_even_step,
+    lengths_in_tables,
     of_many_rows,
     sides_of_numbers,
     want_many_rows,
@@ -57,6 +58,7 @@ def seen_around(  # noqa: PLR0917 (what is looked at, and around what)
     like: Sequence[Reaching] = (),
     compared: Sequence[int] = (),
     at: Callable[[int, int], Iterator[ShapePoint]] = rows_and_columns,
+    tabled: Sequence[int] = (),
 ) -> dict[ShapePoint, Planned]:
     """Look at a ladder of extents, and wherever launches change; return what was seen.
 
@@ -64,7 +66,8 @@ def seen_around(  # noqa: PLR0917 (what is looked at, and around what)
     like: shapes that reach all of the same subject in another dtype; then a short ladder does, and points
     around these: thresholds in bytes lie at half or twice as many columns. compared: integers that kernels
     compare with: what they decide no launch tells, so that both of their sides are wanted. at: shapes of
-    which two integers of the sources are extents.
+    which two integers of the sources are extents. tabled: integers by which the wrapper's tables are looked
+    up: what one gives for a length may occur at others, each part by itself, so that it is wanted there.
     """
     known: dict[ShapePoint, Planned] = {}
 
@@ -90,7 +93,7 @@ def seen_around(  # noqa: PLR0917 (what is looked at, and around what)
     steps = close_steps(known)
     see([p for step, axis in steps if (p := beyond_even_step(step.high, axis)) is not None])
     by_rows = want_many_rows(step.low[0] for step, axis in steps if axis == 0)
-    sides = sides_of_numbers(compared)
+    sides = {**lengths_in_tables(tabled), **sides_of_numbers(compared)}
     see([*sides, *([MANY_ROWS] if by_rows else [])])
     besides = [*sides.items(), *(of_many_rows(known).items() if by_rows else ())]
     besides += [(p, f) for p, each in beyond_bounded_grids(known, see, TELLING_COLUMNS).items() for f in each]

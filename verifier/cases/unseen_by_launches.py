@@ -1,8 +1,8 @@
 """Extents at which a kernel may go wrong though nothing that it is launched with tells them apart.
 
 Sizes are left out of what tells launches apart. So what follows from a size alone is named here: a number
-that a kernel compares with, a block that is full in part, the last turns of a loop that is written out,
-so many rows that what was made for fewer has no room for them.
+that a kernel compares with or a table of the wrapper is looked up by, a block that is full in part, the last
+turns of a loop that is written out, so many rows that what was made for fewer has no room for them.
 """
 
 from __future__ import annotations
@@ -37,6 +37,11 @@ def sides_of_numbers(numbers: Iterable[int]) -> dict[ShapePoint, str]:
         for more in (0, 1)
         for axis, point in (("rows", (number + more, 3, 0)), ("columns", (3, number + more, 0)))
     }
+
+
+def lengths_in_tables(numbers: Iterable[int]) -> dict[ShapePoint, str]:
+    """Return small shapes of so many columns, each with what it shows."""
+    return {(3, number, 0): f"{NUMBER}{number} columns" for number in numbers}
 
 
 def want_many_rows(steps: Iterable[int]) -> bool:

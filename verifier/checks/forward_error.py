@@ -55,6 +55,7 @@ CATCHES = (
     "rescaling_forgotten_triton",
     "threshold_falls_between_triton",
     "computed_threshold_falls_between_triton",
+    "tile_of_one_length_not_masked_triton",
     "rows_along_y_triton",
     "eps_raised_in_long_rows_triton",
     "rows_beyond_bounded_grid_triton",

@@ -20,6 +20,8 @@ MOST_SIZES, MOST_OF_WRAPPER = 4, 8
 """Integers that kernels, and the wrapper, compare with which are returned at most."""
 LEAST_SIZE, LARGEST_SIZE = 5, 1 << 20
 """Of these; lanes and warps are compared with smaller ones."""
+MOST_TABLED, LEAST_TABLED = 4, 32
+"""Integers by which tables of the wrapper are looked up that are returned at most, and the least of them."""
 MOST_BITS = 21
 """Of an integer that a shift of literals comes to."""
 
@@ -112,6 +114,27 @@ def wrapper_sizes(subject: Subject) -> tuple[int, ...]:
     lines = {(one.path, number) for one in statements for number in one.lines}
     found = {n for path in {path for path, _ in lines} for at, n in _compared_in(path) if (path, at) in lines}
     return tuple(sorted(n for n in found if LEAST_SIZE <= n <= LARGEST_SIZE))[:MOST_OF_WRAPPER]
+
+
+def tabled_sizes(subject: Subject) -> tuple[int, ...]:
+    """Return integers that are keys of dictionaries in the files of a subject's wrapper, the smallest first.
+
+    Small ones are no extents; powers of two are those of tiles, which the steps of launches show.
+    """
+    keys = {n for path in {one.path for one in source_map(subject).statements} for n in _keys_in(path)}
+    found = (n for n in keys if LEAST_TABLED <= n <= LARGEST_SIZE and n & (n - 1))
+    return tuple(sorted(found))[:MOST_TABLED]
+
+
+@cache
+def _keys_in(path: str) -> frozenset[int]:
+    try:
+        tree = ast.parse(text_of_source(path))
+    except (SyntaxError, ValueError):
+        return frozenset()
+    tables = (node for node in ast.walk(tree) if isinstance(node, ast.Dict))
+    keys = (_folded(key) for table in tables for key in table.keys if key is not None)
+    return frozenset(key for key in keys if key is not None)
 
 
 @cache
