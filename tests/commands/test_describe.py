@@ -31,6 +31,12 @@ def textbook(input, weight=None, bias=None, eps=1e-5):
     out = (x - mean) / torch.sqrt(variance + eps)
     return ((out if weight is None else out * weight) + (0 if bias is None else bias)).to(input.dtype)
 
+def powers_fused(input, dim=-1):
+    x, log2e = input.detach().float(), 1.4426950408889634
+    top = (x.amax(dim, keepdim=True) * log2e).double()
+    power = torch.exp2((x.double() * log2e - top).float())  # as a device fuses the product
+    return (power / power.sum(dim, keepdim=True)).to(input.dtype)
+
 def root_mean_square(input, weight=None, eps=1e-6):
     return F.rms_norm(input, input.shape[-1:], weight, eps)
 
@@ -276,6 +282,13 @@ def test_a_proposal_warns_of_squares_that_overflow(file):
         for name in ("two_pass", "softmax")
     }
     assert warned == {"two_pass": True, "softmax": False}
+
+
+def test_a_proposal_promises_numbers_as_large_as_are_right(file):
+    """Beyond 1.4e9 the rounding error of the largest product has a power that overflows."""
+    text = described(file, "powers_fused")
+    assert "domain=Domain(max_abs=1e9)," in text
+    assert "max_abs=1e15" in described(file, "two_pass")
 
 
 @pytest.mark.parametrize(

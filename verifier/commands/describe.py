@@ -33,6 +33,7 @@ from verifier.commands.describing.trials import (
     DTYPES,
     LARGE,
     LARGEST,
+    PROMISED,
     Trials,
     accepts,
     errors,
@@ -296,9 +297,11 @@ def _as_op(place: _Place, calling: Calling, seen: Seen) -> Proposal:
         remarks += [] if "autograd" in fit.formula.values() else [_AUTOGRAD]
     promised: tuple[str, ...] = ()
     lost = the_op.needs_variance and loses_large_means(fit.variance)
-    uncentred = not the_op.needs_mean or fit.variance == THE_FORM
+    uncentred = not the_op.needs_mean or not the_op.needs_variance or fit.variance == THE_FORM
     if wide and not lost and not holds(trial, runner, LARGE):
-        promised = ("max_abs=1e15", *(() if uncentred else ("max_kappa=1e3",)))
+        largest = next((size for size in PROMISED if holds(trial, runner, size)), PROMISED[-1])
+        words = f"{largest:g}".replace("e+0", "e").replace("e+", "e")
+        promised = (f"max_abs={words}", *(() if uncentred else ("max_kappa=1e3",)))
         remarks.append(_DOMAIN % (LARGE, " and ".join(promised)))
     remarks += [*kept.remarks, *parameters(declared, runner, fit.formula)]
     remarks.append(_TREES)

@@ -25,6 +25,8 @@ from verifier.subjects.load_file import load
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 LARGE = 1e30
 """|input| whose squares overflow in float32, but no norm of it does."""
+PROMISED = (1e15, 1e12, 1e9, 1e6, 1e3)
+"""|input| that a declaration promises where results for `LARGE` are wrong: the first that is right."""
 LARGEST = 3e38
 """|input| of which a sum overflows in float32."""
 PLAUSIBLE_ULP = 1e4
