@@ -422,3 +422,48 @@ def test_a_kernel_learns_how_much_shared_memory_it_asked_for(sanitize):
     for register, size in (("%dynamic_smem_size", 0), ("%total_smem_size", 4096)):
         body = f"mov.u32 %r1, tile; st.shared.b32 [%r1], 1; mov.u32 %r0, {register}; {STORE}"
         assert run(body, 1, machine=machine).tolist() == [size]
+
+
+LAST_BLOCK_READS = """
+    mov.u32 %r1, %ctaid.x; shl.b32 %r1, %r1, 6; add.u32 %r1, %r1, %t; mul.wide.u32 %a0, %r1, 4; add.s64 %a0, %a0, %base0;
+    st.global.b32 [%a0+4], %t; EARLY
+    bar.sync 0; setp.ne.u32 %p1, %t, 0; @%p1 bra TOLD; BEFORE
+    atom.global.add.u32 %r3, [%base0], 1; AFTER
+    mov.u32 %r2, tile; st.shared.b32 [%r2], %r3;
+    TOLD: bar.sync 0; LATE
+    mov.u32 %r2, tile; ld.shared.b32 %r3, [%r2]; setp.eq.u32 %p2, %r3, 0; @%p2 bra DONE;
+    xor.b32 %r1, %r1, 64; mul.wide.u32 %a0, %r1, 4; add.s64 %a0, %a0, %base0; ld.global.b32 %r0, [%a0+4];
+    DONE: bar.sync 0;"""
+"""As threadFenceReduction of the CUDA samples and Reduce.cuh of PyTorch have it."""
+
+
+@pytest.mark.parametrize(
+    ("early", "before", "after", "late", "ordered"),
+    [
+        ("membar.gl;", "", "", "membar.gl;", True),
+        ("", "membar.gl;", "", "membar.gl;", True),
+        ("membar.gl;", "", "membar.gl;", "", True),
+        ("", "membar.gl;", "membar.gl;", "", True),
+        ("fence.sc.gpu;", "", "", "fence.sc.gpu;", True),
+        ("", "fence.acq_rel.gpu;", "fence.acq_rel.gpu;", "", True),
+        ("", "", "", "", False),
+        ("membar.gl;", "", "", "", False),
+        ("", "", "", "membar.gl;", False),
+        ("membar.cta;", "", "", "membar.cta;", False),
+        ("fence.acq_rel.gpu;", "", "", "fence.acq_rel.gpu;", False),
+        ("membar.gl;", "", "", "fence.acq_rel.gpu;", False),
+        ("", "fence.acq_rel.gpu;", "", "membar.gl;", False),
+    ],
+)
+def test_fences_in_other_threads_than_the_atomic_order_blocks_if_they_are_sequentially_consistent(
+    early, before, after, late, ordered
+):
+    body = LAST_BLOCK_READS
+    for name, words in (("EARLY", early), ("BEFORE", before), ("AFTER", after), ("LATE", late)):
+        body = body.replace(name, words)
+    launch = {"out": torch.zeros(129, dtype=torch.int32), "grid": (2,), "machine": Machine(sanitize=RACES)}
+    if ordered:
+        run(body, 64, **launch)
+    else:
+        with pytest.raises(GlobalRace, match="with nothing to order them"):
+            run(body, 64, **launch)

@@ -4,6 +4,11 @@ Order comes from barriers inside a block, and across blocks from a release follo
 same address. A release publishes what its own warp did, and what its block did before the last barrier;
 an acquire is known to its own warp at once, and to the block after the next barrier.
 
+Two fences of sequential consistency, which `__threadfence()` makes, need not stand in the threads of the
+atomics between them: where a barrier orders a fence of the one block before its atomic, and the other block's
+atomic, which saw that one, before its fence, the fences have no other order (PTX ISA, Fence-SC and causality:
+a read may not see a write that it precedes). So the last block of a reduction may read what all have written.
+
 AsyncCopies: where a compiler has more threads than elements (Triton), several warps load one element by one
 instruction, and the warp that owns the element may store to it while the others, whose copies nobody uses,
 are late. A store to bytes which the storing warp itself has loaded by the same instruction as the late
@@ -28,7 +33,7 @@ from verifier.machine.sanitizers.late_copies import LateCopies
 from verifier.machine.sanitizers.parted_lanes import PARTED, PartedLanes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from verifier.machine.arithmetic.numerics import Array
     from verifier.machine.execute.memory import Located
@@ -75,11 +80,22 @@ class _Bytes:
 
 @dataclass(kw_only=True)
 class _Warp:
-    """What one warp knows, may come to know by a fence, and publishes with relaxed atomics."""
+    """What one warp knows, may come to know by a fence, and publishes with relaxed atomics.
+
+    seen_in_order, fenced_in_order: the part that rests on fences of sequential consistency alone, its own
+    or those of its block's other warps before a barrier.
+    """
 
     known: Knowledge = field(default_factory=dict)
     seen: Knowledge = field(default_factory=dict)
     fenced: Knowledge | None = None
+    seen_in_order: Knowledge = field(default_factory=dict)
+    fenced_in_order: Knowledge = field(default_factory=dict)
+
+    @property
+    def passed_on(self) -> tuple[Knowledge, Knowledge, Knowledge]:
+        """What a barrier tells the other warps of the block."""
+        return self.known, self.seen_in_order, self.fenced_in_order
 
 
 class GlobalRaces:
@@ -99,6 +115,7 @@ class GlobalRaces:
         self.warps: dict[int, _Warp] = {}
         self.epochs: dict[int, int] = {}
         self.published: dict[tuple[int, int], Knowledge] = {}
+        self.published_in_order: dict[tuple[int, int], Knowledge] = {}
         self.met: dict[int, set[int]] = {}
         self.copies = LateCopies()
         self.pending: tuple[str, ...] = ()
@@ -345,8 +362,10 @@ class GlobalRaces:
         ):
             place = (located.region.number, offset)
             mine = self.warps.setdefault(key, _Warp())
-            there = self.published.setdefault(place, {})
+            there, in_order = (of.setdefault(place, {}) for of in (self.published, self.published_in_order))
             _join(mine.seen, there)
+            _join(mine.seen_in_order, in_order)
+            _join(in_order, mine.fenced_in_order)
             if acquires:
                 _join(mine.known, there)
             if releases:
@@ -372,6 +391,9 @@ class GlobalRaces:
         for key, now in {(int(w), int(e)) for w, e in zip(warps, epochs, strict=True)}:
             mine = self.warps.setdefault(key, _Warp())
             _join(mine.known, mine.seen)
+            if words[0] == "membar" or "sc" in words:
+                _join(mine.known, mine.seen_in_order)
+                _join(mine.fenced_in_order, self.history(key, now))
             mine.fenced = self.history(key, now)
 
     def barrier(self, wave: Wave, lanes: Array) -> None:
@@ -385,23 +407,26 @@ class GlobalRaces:
                 continue
             for warp in range(key * _WARPS, (key + 1) * _WARPS):
                 self.met.pop(warp, None)
-            members = [self.warps[w] for w in range(key * _WARPS, key * _WARPS + 32) if w in self.warps]
-            shared: Knowledge = {}
-            for member in members:
-                _join(shared, member.known)
-            for number in range(-(-wave.threads // WARP)):
-                _join(self.warps.setdefault(key * _WARPS + number, _Warp()).known, shared)
+            self.tell(range(key * _WARPS, key * _WARPS + -(-wave.threads // WARP)))
             self.epochs[key] = self.epochs.get(key, 0) + 1
 
     def meet(self, warps: set[int]) -> None:
         """Warps that are a part of a block have met: what they do until all meet is taken to be ordered."""
-        shared: Knowledge = {}
-        for warp in warps:
-            _join(shared, self.warps.setdefault(warp, _Warp()).known)
+        self.tell(warps)
         together = warps.union(*(self.met.get(warp, set()) for warp in warps))
         for warp in warps:
-            _join(self.warps[warp].known, shared)
             self.met[warp] = together
+
+    def tell(self, warps: Collection[int]) -> None:
+        """Let warps know what each of them knows, and pass on what they have fenced and seen in order."""
+        members = [self.warps.setdefault(warp, _Warp()) for warp in warps]
+        shared: tuple[Knowledge, Knowledge, Knowledge] = ({}, {}, {})
+        for member in members:
+            for all_of_it, own in zip(shared, member.passed_on, strict=True):
+                _join(all_of_it, own)
+        for member in members:
+            for all_of_it, own in zip(shared, member.passed_on, strict=True):
+                _join(own, all_of_it)
 
     def finish(self, launch: object) -> None:
         """Nothing is left to check."""
