@@ -8,9 +8,11 @@ from verifier.audit.request import BUDGETS, SelectionError
 from verifier.audit.rules import line_verdict
 from verifier.audit.run_audit import audit, select
 from verifier.bounds.variance import algorithms
+from verifier.commands import describe as command
 from verifier.commands.describe import describe
 from verifier.commands.describing import claims
 from verifier.commands.describing.found_function import found_function
+from verifier.execution import Runner
 from verifier.ops import op
 from verifier.records.verdict import Verdict
 from verifier.subjects.load_file import LoadError, load_subjects
@@ -36,6 +38,14 @@ def powers_fused(input, dim=-1):
     top = (x.amax(dim, keepdim=True) * log2e).double()
     power = torch.exp2((x.double() * log2e - top).float())  # as a device fuses the product
     return (power / power.sum(dim, keepdim=True)).to(input.dtype)
+
+def three_results(input, normalized_shape, weight=None, bias=None, eps=1e-5):
+    x, axes = input.detach().float(), tuple(range(-len(normalized_shape), 0))
+    mean = x.mean(axes, keepdim=True)
+    rstd = 1 / torch.sqrt((x - mean).square().mean(axes, keepdim=True) + eps)
+    out = (x - mean) * rstd
+    out = (out if weight is None else out * weight) + (0 if bias is None else bias)
+    return out.detach().to(input.dtype), mean, rstd
 
 def root_mean_square(input, weight=None, eps=1e-6):
     return F.rms_norm(input, input.shape[-1:], weight, eps)
@@ -239,6 +249,15 @@ def test_statistics_behind_the_output_are_declared(file):
     text = describe(file, "with_statistics")
     assert 'returns=("output", "mean", "rstd"),' in text
     assert "    return with_statistics(input, weight, bias, eps)[:3]" in text
+    assert "refuted" not in text
+
+
+def test_a_function_that_needs_no_adapter_is_tried_as_it_is_declared(file, monkeypatch):
+    """In a process of its own, which loads the declaration, and not the function's file."""
+    monkeypatch.setattr(command, "Runner", Runner)
+    text = describe(file, "three_results")
+    assert 'returns=("output", "mean", "rstd"),' in text
+    assert "_as_layer_norm" not in text
     assert "refuted" not in text
 
 

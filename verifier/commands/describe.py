@@ -272,7 +272,9 @@ def _as_op(place: _Place, calling: Calling, seen: Seen) -> Proposal:
     if isinstance(read, ReadClaim) and the_op.needs_variance:
         names = (read.algorithm, *(n for n in names if n != read.algorithm))
         what += f"{read.text}; {settled(read, runner, dtypes[0])}"
-    fit = fitting(trial, runner, names, dtypes, backward=backward)
+    form = read.subject.claim.formula if isinstance(read, ReadClaim) else None
+    form = form if isinstance(form, str) else None
+    fit = fitting(trial, runner, names, dtypes, form, backward=backward)
     kept = limits(trial, runner, dtypes[0], Runner)
     if names_of_results := further_results(trials, calling, language, runner, dtypes[0]):
         calling = calling.returning("output", *names_of_results)

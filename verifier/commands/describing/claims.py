@@ -112,19 +112,26 @@ def settled(read: ReadClaim, runner: Runner, dtype: str) -> str:
 
 
 def fitting(
-    trial: Subject, runner: Runner, guesses: tuple[str, ...], dtypes: list[str], *, backward: bool
+    trial: Subject,
+    runner: Runner,
+    guesses: tuple[str, ...],
+    dtypes: list[str],
+    read: str | None,
+    *,
+    backward: bool,
 ) -> Fit:
     """Return the first algorithm, forms by dtype and formats that keep their bounds.
 
-    backward: whether the gradients are judged, too.
+    read: the form that compiled code was proved to have, which is tried before the others. backward: whether
+    the gradients are judged, too.
     """
-    fit = _fitted(trial, runner, guesses, dtypes, backward=backward)
+    fit = _fitted(trial, runner, guesses, dtypes, read, backward=backward)
     half = next((d for d in dtypes if d in {"float16", "bfloat16"}), None)
     if (fit.output and fit.gradients) or half is None or trial.language == "torch":
         return fit
     if not _sums_in_half(trial, runner, half, backward=backward):
         return fit
-    other = _fitted(trial.differing(accumulates="input"), runner, guesses, dtypes, backward=backward)
+    other = _fitted(trial.differing(accumulates="input"), runner, guesses, dtypes, read, backward=backward)
     if not other.output:
         return fit
     told = "the compiled code keeps sums in half precision"
@@ -142,14 +149,20 @@ def _sums_in_half(trial: Subject, runner: Runner, half: str, *, backward: bool) 
 
 
 def _fitted(
-    trial: Subject, runner: Runner, guesses: tuple[str, ...], dtypes: list[str], *, backward: bool
+    trial: Subject,
+    runner: Runner,
+    guesses: tuple[str, ...],
+    dtypes: list[str],
+    read: str | None,
+    *,
+    backward: bool,
 ) -> Fit:
     """Return the same with the format of sums that the trial claims."""
     # A form that reads what the algorithm does not keep has no bounds, and would keep any.
     further = [n for n, form in op(trial.op).forms.items() if n != "canonical" and not form.reads_parts]
     if trial.language == "torch":  # torch's own operators are likelier than what looks like them
         further.sort(key=lambda name: not name.startswith("torch"))
-    forms = (None, *further)
+    forms = (None, *further) if read not in further else (read, None, *(f for f in further if f != read))
     forward: dict[str, str | None] = {}
     variance = ""
     for guess in guesses:

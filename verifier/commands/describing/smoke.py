@@ -39,6 +39,8 @@ def refuted(trials: Trials, lines: Sequence[str], calling: Calling, runner_of: t
         declared = [v for v in vars(load(path).module).values() if isinstance(v, Subject)][-1]
     except LoadError as error:
         return [f"this declaration does not load: {error}"]
+    if calling.plain:  # its function is of another file, where a child would find it without a declaration
+        declared = declared.differing(path=path, name="declared")
     place, missing = default_backend(declared)
     if place is None:
         return [f"not tried: {missing}"]
