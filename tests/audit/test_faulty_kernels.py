@@ -34,6 +34,7 @@ REFUSES = frozenset(["refuses_odd_columns", "version_read_in_inference_mode", "e
 # What only this check sees, of the checks that every kernel meets first.
 BASIC = ("forward_error", "finite", "gradient", "layouts", "memory")
 ONLY = {
+    "statistics_read_again_in_backward": "repeated_calls",
     "column_stride_assumed": "layouts",
     "row_stride_of_input_for_output": "layouts",
     "rows_evenly_spaced": "layouts",

@@ -45,6 +45,8 @@ Another comes more often: where it is wider, loads and offsets that fit the inpu
 """
 _ALONE = 6.0
 """How often there is no joint hazard for each time that there is one of a kind."""
+FAR_BELOW = 3
+"""The power of ten of a mean, in standard deviations of about 1: exp(-1000) is 0 in every format."""
 _USUAL = 3.0
 """How often tensors have two dimensions for each time that they have those of another variant."""
 
@@ -75,6 +77,7 @@ def covering(
     besides = (
         _small_beside_tiny_eps(subject, plan, possible),
         _far_from_zero(subject, plan, possible),
+        _far_below_zero(plan, possible),
         *_cut_from_matrices(subject, plan, possible),
         *_axes_exchanged(subject, plan, possible),
     )
@@ -189,6 +192,21 @@ def _far_from_zero(subject: Subject, plan: Plan, possible: Possible) -> Recipe |
         return None
     recipe = _plain(shape, possible)
     return replace(recipe, input=replace(recipe.input, hazard=FAR, strength=strength))
+
+
+def _far_below_zero(plan: Plan, possible: Possible) -> Recipe | None:
+    """Return rows of numbers whose exponentials are all 0, where the largest is taken away first.
+
+    It comes besides the pairs: in these, rows of several columns that are all so small come late.
+    """
+    the_op, shape = possible.op, _shape_of_spread(plan, possible)
+    hazards = plan.hazards or hazard_names(finite_only=True)
+    exponential = the_op.shift_invariant and not the_op.needs_variance
+    if not exponential or "eps" not in plan.must or FAR not in hazards or shape is None:
+        return None
+    recipe = _plain(shape, possible)
+    far = replace(recipe.input, hazard=FAR, strength=FAR_BELOW, negative=True)
+    return replace(recipe, input=far)
 
 
 def _largest_mean(subject: Subject, plan: Plan) -> int | None:

@@ -66,6 +66,7 @@ CATCHES = (
     "weight_saved_unseen",
     "eps_larger_in_first_call_triton",
     "buffer_of_first_call_kept_triton",
+    "statistics_read_again_in_backward",
 )
 
 MOST_REACHING = 2
@@ -96,7 +97,8 @@ def must_be_tried(subject: Subject) -> list[str]:
     """Return every way of calling that there is for the subject."""
     the_op = named_op(subject.op)
     taken = [name for name in the_op.differentiable if name in subject.signature]
-    backwards = [BOTH, *map(_changed_before, taken), *([AGAIN] if the_op.own else [])]
+    changed = [name for name in _changed_between(the_op) if name in subject.signature]
+    backwards = [BOTH, *map(_changed_before, changed), *([AGAIN] if the_op.own else [])]
     ways = [FIRST, AFTER, SECOND, LATER, CHANGED, *(backwards if taken and subject.differentiable else [])]
     return [*ways, *ways_of_op(subject)]
 
@@ -184,7 +186,7 @@ def experiment(
     ways: dict[str, Callable[[], Shown]] = {SECOND: calls.second, LATER: calls.later, CHANGED: calls.changed}
     if gradients:
         ways[BOTH] = calls.both
-        changed = [n for n in calls.op.differentiable if n in case.given and n in subject.signature]
+        changed = [n for n in _changed_between(calls.op) if n in case.given and n in subject.signature]
         ways |= {_changed_before(name): partial(calls.changed_before, name) for name in changed}
         if calls.op.own:  # of norms, the check `context` judges it
             ways[AGAIN] = calls.again
@@ -290,13 +292,24 @@ class _Calls:
         """Change an argument between the passes; torch tells of it where the kernel let torch save it."""
         call = self.laid_out(self.case)
         outputs = forward(self.subject, call)
-        _put(call, name, self.other.given[name])
+        state = name not in self.op.differentiable
+        _put(call, name, _other_state(self.case.given[name]) if state else self.other.given[name])
         try:
             return Shown(results=(kept(backward(outputs, call)),))
         except REFUSALS as error:
             if is_own(error):
                 raise
             return Shown()
+
+
+def _changed_between(op: Op) -> tuple[str, ...]:
+    """Name what is changed between the passes: arguments that have a gradient, and running statistics."""
+    return (*op.differentiable, *(name for name in op.tensors if name in op.outputs))
+
+
+def _other_state(values: torch.Tensor) -> torch.Tensor:
+    """Return other running statistics: a variance stays one."""
+    return 0.5 * values.flip(-1) + 0.25
 
 
 def _put(call: Call, name: str, values: torch.Tensor) -> None:

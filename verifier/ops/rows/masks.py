@@ -40,7 +40,8 @@ NEAR, FAR = 0.125, 0.1
 def shapes(rows: int, columns: int, variant: int, *, causal: bool) -> Shapes:
     """Lay out scores as a matrix, as (batch, rows, columns) and as (batch, heads, rows, columns).
 
-    Masks are whole, one for all rows of a sample (padding), or one for all samples and heads.
+    Masks are whole, one for all rows of a sample (padding), or one for all samples and heads. What is added
+    has another shape in some: of each head beside one mask for all, of all rows beside that of a padding.
     """
     before, after = two_factors(rows)
     heads, batch = (1, before, after, columns), (before, after, columns)
@@ -55,7 +56,8 @@ def shapes(rows: int, columns: int, variant: int, *, causal: bool) -> Shapes:
         (plain, plain, 1.0, columns - rows),
         (batch, (before, 1, columns), NEAR, 2),
     )[variant]
-    tensors = {"input": full, MASK: mask, ADDED: mask, "grad_output": full}
+    added = {1: heads, 2: (after, columns), 4: (before, 1, columns)}.get(variant, mask)
+    tensors = {"input": full, MASK: mask, ADDED: added, "grad_output": full}
     scalars = {"scale": scale, DIAGONAL: diagonal} if causal else {"scale": scale}
     return Shapes(tensors=tensors, scalars=scalars)
 
