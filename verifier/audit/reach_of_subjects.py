@@ -205,7 +205,7 @@ class SubjectReach:
         dear = self._least_without_room(lambda one: compiled and (one.what, one.line) == head)
         dtypes: tuple[str, ...] = ()
         if dear is not None:
-            why, cause = _beyond(dear, "turns it again"), WhyNot.BUDGET
+            why, cause = _beyond(dear, "may turn it again"), WhyNot.BUDGET
         elif may == {False}:
             dtypes = tuple(d for d, seen in self.unaudited.items() if (*head, True) in seen.turnable)
             why, cause = (
@@ -221,7 +221,7 @@ class SubjectReach:
         elif 1 not in turned:
             why, cause = "its body never ran", WhyNot.NO_TURN
         else:
-            told = ", though its head has it turn again at some shapes" if True in may else ""
+            told = ", though its head lets it turn again at some shapes" if True in may else ""
             why, cause = f"not seen to turn more than once{told}", WhyNot.NO_SECOND_TURN
         return _lacking("loop", place, why, cause, dear, dtypes)
 

@@ -165,10 +165,10 @@ def _compare(identity: Identity, base: IdentitySide, other: IdentitySide) -> Out
         )
     with np.errstate(all="ignore"):
         difference = np.abs(first - second)
+        difference = np.where(np.isnan(difference), np.inf, difference)
         # The sum of two bounds and the difference are each rounded once in float64.
         allowed = (bound + more) * (1.0 + 2.0**-51)
         utilisation = np.where(difference > 0, difference / allowed, 0.0)
-    difference = np.where(np.isnan(difference), np.inf, difference)
     utilisation = np.where(np.isnan(utilisation), np.inf, utilisation)
     wrong = both & ~(difference <= allowed)
     place = int(np.argmax(np.where(both, utilisation, -1.0)))
@@ -187,6 +187,9 @@ def _compare(identity: Identity, base: IdentitySide, other: IdentitySide) -> Out
     )
     count = int(wrong.sum())
     message = f"output: {identity.words} changes {count} of {both.size} elements by more than both bounds"
+    none = int((wrong & (np.isnan(first) | np.isnan(second))).sum())
+    if none:
+        message = f"output: {none} of {both.size} elements are NaN, before {identity.words} or after it"
     return Outcome(
         verdict=Verdict.FAIL if count else Verdict.PASS,
         output="output",
