@@ -167,3 +167,37 @@ def test_the_warps_of_a_kernel_of_cuda_are_told():
     warps = [{f for f in seen.features if ": warps is " in f} for seen in found]
     assert all(warps)
     assert warps[0] != warps[1]
+
+
+CUSTOM = """
+import torch
+import triton
+import triton.language as tl
+from verifier import subject
+
+@triton.jit
+def _copy(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < n), mask=at < n)
+
+@torch.library.custom_op("dry_custom::copied", mutates_args=())
+def copied(x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty_like(x)
+    _copy[(triton.cdiv(x.numel(), 64),)](x, y, x.numel(), BLOCK=64)
+    return y
+
+@copied.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+@subject(op="softmax", language="triton", dtypes=("float32",), differentiable=False)
+def behind_a_custom_operator(input):
+    return copied(input.contiguous())
+"""
+
+
+def test_what_a_custom_operator_launches_is_seen_though_it_has_a_form_without_launches(tmp_path):
+    file = tmp_path / "behind_a_custom_operator.py"
+    file.write_text(CUSTOM)
+    (seen,) = planned(subject_of(file), (3, 1000, 0)).planned
+    assert "behind_a_custom_operator._copy" in seen.features

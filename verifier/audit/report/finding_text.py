@@ -16,6 +16,7 @@ import numpy as np
 from strategies.layouts import Layout
 from verifier.audit.causes import UNWRITTEN
 from verifier.audit.report.traceback_text import traceback_lines
+from verifier.ops import ops
 from verifier.records.case import Case
 from verifier.records.printable import block, shell_word
 from verifier.records.verdict import Finding, Line, Verdict, Worst, numberless
@@ -184,8 +185,11 @@ def _lines(finding: Finding, alike: Sequence[Finding], *, traceback: bool) -> It
     if outcome.worst is not None:
         yield from _numbers(outcome.worst)
     yield f"  case         {case.op}, hazard {case.hazard}, {case.rows} x {case.columns}, {_kappa(case)}"
-    scalars = ", ".join(f"{name}={value!r}" for name, value in case.scalars.items())
-    yield f"  arguments    {scalars}"
+    known = ops().get(case.op)
+    unread = {"eps"} if known is not None and not known.has_eps else set()
+    scalars = [f"{name}={value!r}" for name, value in case.scalars.items() if name not in unread]
+    if scalars:
+        yield f"  arguments    {', '.join(scalars)}"
     for name, tensor in case.tensors.items():
         yield f"  {name:<12} {tensor_text(case, name) if tensor is not None else 'None'}"
     if finding.multiprocessors:

@@ -106,12 +106,15 @@ def is_custom(func: object) -> bool:
 def run_custom(
     mode: TorchDispatchMode, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
-    """Run the implementation that a custom operator has where its operands lie, under the mode again."""
+    """Run the implementation that a custom operator has where its operands lie, under the mode again.
+
+    Tensors without memory stand for those of a device: what an operator registers for them launches nothing.
+    """
     places = {place_of(t).type for t in _tensors((*args, *kwargs.values()))}
-    if not places & {"cpu", "cuda"}:
+    if not places & {"cpu", "cuda", "meta"}:
         return passed_on(func, *args, **kwargs)
     with mode:
-        return passed_on(func.redispatch, _CUDA if "cuda" in places else _CPU, *args, **kwargs)
+        return passed_on(func.redispatch, _CUDA if places & {"cuda", "meta"} else _CPU, *args, **kwargs)
 
 
 def _tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
