@@ -19,6 +19,7 @@ from verifier.cases.priced_shape import CASE_SECONDS, Reaching, price
 from verifier.cases.reaching_shapes import PLAIN, failing, seen_around, too_wide
 from verifier.cases.recipe import Recipe, build, has_room
 from verifier.cases.unlike_shapes import ends_of
+from verifier.cases.unseen_by_launches import lengths_in_tables, long_diagonals
 from verifier.execution import Runner
 from verifier.execution.backend import Power
 from verifier.execution.backends import backend as backend_of
@@ -116,7 +117,7 @@ def _made(
             reached,
             compared_sizes(subject),
             the_op.at_integers,
-            tabled_sizes(subject),
+            {**lengths_in_tables(tabled_sizes(subject)), **long_diagonals(the_op.diagonals)},
         )
         whole, forward = _shown(known), _shown({p: seen.forward or seen for p, seen in known.items()})
         refusals = [seen.refused for seen in known.values() if seen.refused]

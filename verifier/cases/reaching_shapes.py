@@ -8,6 +8,7 @@ the same list everywhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from verifier.cases.bounded_grids import beyond_bounded_grids
 from verifier.cases.covering_shapes import TELLING_COLUMNS
@@ -25,7 +26,6 @@ from verifier.cases.unseen_by_launches import (
     MANY_ROWS,
     Constants,
     beyond_even_step,
-    lengths_in_tables,
     of_many_rows,
     sides_of_numbers,
     want_many_rows,
@@ -58,7 +58,7 @@ def seen_around(  # noqa: PLR0917 (what is looked at, and around what)
     like: Sequence[Reaching] = (),
     compared: Sequence[int] = (),
     at: Callable[[int, int], Iterator[ShapePoint]] = rows_and_columns,
-    tabled: Sequence[int] = (),
+    wanted: Mapping[ShapePoint, str] = MappingProxyType({}),
 ) -> dict[ShapePoint, Planned]:
     """Look at a ladder of extents, and wherever launches change; return what was seen.
 
@@ -66,8 +66,7 @@ def seen_around(  # noqa: PLR0917 (what is looked at, and around what)
     like: shapes that reach all of the same subject in another dtype; then a short ladder does, and points
     around these: thresholds in bytes lie at half or twice as many columns. compared: integers that kernels
     compare with: what they decide no launch tells, so that both of their sides are wanted. at: shapes of
-    which two integers of the sources are extents. tabled: integers by which the wrapper's tables are looked
-    up: what one gives for a length may occur at others, each part by itself, so that it is wanted there.
+    which two integers of the sources are extents. wanted: further points, each with what it shows.
     """
     known: dict[ShapePoint, Planned] = {}
 
@@ -93,7 +92,7 @@ def seen_around(  # noqa: PLR0917 (what is looked at, and around what)
     steps = close_steps(known)
     see([p for step, axis in steps if (p := beyond_even_step(step.high, axis)) is not None])
     by_rows = want_many_rows(step.low[0] for step, axis in steps if axis == 0)
-    sides = {**lengths_in_tables(tabled), **sides_of_numbers(compared)}
+    sides = {**wanted, **sides_of_numbers(compared)}
     see([*sides, *([MANY_ROWS] if by_rows else [])])
     besides = [*sides.items(), *(of_many_rows(known).items() if by_rows else ())]
     besides += [(p, f) for p, each in beyond_bounded_grids(known, see, TELLING_COLUMNS).items() for f in each]

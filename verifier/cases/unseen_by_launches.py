@@ -44,6 +44,11 @@ def lengths_in_tables(numbers: Iterable[int]) -> dict[ShapePoint, str]:
     return {(3, number, 0): f"{NUMBER}{number} columns" for number in numbers}
 
 
+def long_diagonals(points: Iterable[ShapePoint]) -> dict[ShapePoint, str]:
+    """Return shapes in which some row takes part in a tile more than the one before, with what each shows."""
+    return {point: f"{NUMBER}{point[0]} rows and columns" for point in points}
+
+
 def want_many_rows(steps: Iterable[int]) -> bool:
     """Return whether very many rows are to be tried, by the rows up to which launches are alike.
 

@@ -25,6 +25,7 @@ WHY = (
     "precision"
 )
 CATCHES = (
+    "last_tile_of_diagonal_alone_triton",
     "grad_input_without_mean_term",
     "grad_weight_without_rstd",
     "grad_weight_none",

@@ -179,7 +179,8 @@ class Op:
     compares nothing (the gradient of what dropout leaves out).
     `drawn` makes tensors that are no ordinary numbers, of a recipe's values, a shape and the input's dtype.
     `ordered` names links along which places have an order, so that none is exchanged for another.
-    `fullest` is the variant of which most elements take part, where a mask comes with the shape.
+    `fullest` is the variant of which most elements take part, where a mask comes with the shape; `diagonals`
+    are shapes whose diagonal goes through several tiles: where a loop ends follows from the row there.
     `derived` names tensors that `complete` makes from the others (the statistics of a raw backward op).
     `own` says that the exact meaning is the subject's `specification`; `parameters` are the tensors of one
     row, alike for all rows; `wholes` are parameters each of whose numbers acts on all elements (a learned
@@ -223,6 +224,7 @@ class Op:
     drawn: Mapping[str, Callable[[Values, tuple[int, ...], str], torch.Tensor]] = field(default_factory=dict)
     ordered: tuple[str, ...] = ()
     fullest: int = 0
+    diagonals: tuple[ShapePoint, ...] = ()
     derived: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ("weight", "bias")
     wholes: tuple[str, ...] = ()

@@ -165,6 +165,7 @@ def masked_op(*, name: str, summary: str, forms: Mapping[str, Form], logarithm: 
         links=partial(masks.links, causal=causal),
         ordered=masks.ORDERED if causal else (),
         fullest=masks.FULLEST if causal else 0,
+        diagonals=masks.DIAGONALS if causal else (),
         complete=partial(masks.complete, causal=causal, logarithm=logarithm),
         compared=partial(masks.compared, causal=causal),
         certain=partial(masks.certain, causal=causal, logarithm=logarithm),

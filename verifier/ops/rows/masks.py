@@ -64,6 +64,8 @@ def shapes(rows: int, columns: int, variant: int, *, causal: bool) -> Shapes:
 
 FULLEST = 6
 """The variant of a causal op whose last row has all elements."""
+DIAGONALS = ((257, 257, 0), (513, 513, 0))
+"""Shapes of a causal op: its last rows have two tiles of 256, and of 512, or several smaller ones."""
 
 
 def variants(*, causal: bool) -> int:
