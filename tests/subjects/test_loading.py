@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from verifier.subjects import load_file
 from verifier.subjects.load_file import (
     LoadError,
     NoSubjectError,
@@ -208,3 +209,34 @@ def test_a_compilation_that_a_full_disk_cut_off_is_not_read(tmp_path):
     copy = file.rename(tmp_path / "another.py")
     assert load(copy).module.NUMBER == 1
     assert not list(cached.parent.iterdir())
+
+
+BESIDE = """
+from helper_beside import scaled
+
+@subject(**DECLARED)
+def imports_what_stands_beside(input, weight=None, bias=None, eps=1e-5):
+    return scaled(right(input, weight, bias, eps))
+"""
+
+
+def test_a_module_beside_the_file_is_found_and_that_of_another_folder_never_taken_for_it(
+    kernel_file, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(load_file, "_BESIDE", set())
+    files = [kernel_file(BESIDE, name=f"{folder}.py", folder=tmp_path / folder) for folder in "ab"]
+    for number, file in enumerate(files, start=1):
+        (file.parent / "helper_beside.py").write_text(f"def scaled(x):\n    return {number} * x\n")
+    try:
+        assert load(files[0]).module.scaled(1) == 1
+        with pytest.raises(LoadError, match="imports helper_beside, and finds that of another folder"):
+            load(files[1])
+    finally:
+        sys.modules.pop("helper_beside", None)
+
+
+def test_a_module_of_python_is_imported_though_one_of_its_name_stands_beside(kernel_file, tmp_path):
+    file = kernel_file("import fractions\n" + BESIDE.partition("\n\n")[2].replace("scaled", ""))
+    (tmp_path / "fractions.py").write_text("raise RuntimeError\n")
+    assert load(file).module.fractions.Fraction(1, 2) == 0.5

@@ -103,8 +103,8 @@ def _neighbour(path: Path) -> str:
 def load(path: str | Path) -> Loaded:
     """Execute a kernel file under a module name of its own and collect its subjects.
 
-    It may import modules of the repository that it lies in. What has been loaded before is taken as it is,
-    unless the file has been edited since.
+    It may import modules of the repository that it lies in, and those beside it. What has been loaded before
+    is taken as it is, unless the file has been edited since.
 
     The module is registered before it is executed, so that decorators can look up sources and
     classes can be pickled, and removed again if it fails.
@@ -252,8 +252,38 @@ def _execute(file: Path, name: str) -> ModuleType:
         raise
     except BaseException as error:
         del sys.modules[name]
+        if isinstance(error, ModuleNotFoundError) and _stands_beside(file, error.name or ""):
+            make_importable([file.parent])
+            _BESIDE.add(file.parent)
+            return _execute(file, name)
         raise LoadError(f"{file}: {_last_line(error, file)}") from error
+    if hidden := _hidden_beside(file, module):
+        del sys.modules[name]
+        raise LoadError(f"{file}: imports {hidden}, and finds that of another folder: rename one of them")
     return module
+
+
+def _stands_beside(file: Path, name: str) -> bool:
+    """Return whether a module that was not found stands in the file's folder, where none was looked for."""
+    first = name.partition(".")[0]
+    found = (file.parent / f"{first}.py").is_file() or (file.parent / first / "__init__.py").is_file()
+    return bool(first) and found and str(file.parent) not in sys.path
+
+
+def _hidden_beside(file: Path, module: ModuleType) -> str:
+    """Return the name of a module of the folder in whose place it uses that of another one, or ""."""
+    values = vars(module).values()
+    used = {value.__name__ for value in values if isinstance(value, ModuleType)}
+    used |= {str(getattr(value, "__module__", "")) for value in values}
+    for name in sorted(used & sys.modules.keys()):
+        folder = Path(getattr(sys.modules[name], "__file__", None) or file).parent
+        if folder in _BESIDE and folder != file.parent and (file.parent / f"{name}.py").is_file():
+            return name
+    return ""
+
+
+_BESIDE: set[Path] = set()
+"""Folders of kernel files that were made importable."""
 
 
 def _last_line(error: BaseException, file: Path) -> str:
