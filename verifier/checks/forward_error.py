@@ -46,6 +46,7 @@ CATCHES = (
     "last_axis_of_volumes_left_out",
     "one_element_left_as_it_is",
     "last_extent_taken_for_all_within",
+    "rows_of_first_axis_alone",
     "largest_begins_above_zero_triton",
     "tail_dropped",
     "reciprocals_of_reciprocals_triton",

@@ -22,9 +22,9 @@ from verifier.oracle.softmax.problem import SoftmaxProblem
 from verifier.records.case import Case, Extents, Scalars
 from verifier.records.subject import Claim, Subject
 
-VARIANTS = 6
+VARIANTS = 7
 """Last of two dimensions; first of two; middle of three; the only one (one row); third of four; second of
-four, as channels of images are."""
+four, as channels of images are; last of three."""
 
 SAVED = "saved output"
 """Role of the output that the backward pass reads: stored in the output's dtype, or given as it is."""
@@ -40,6 +40,7 @@ def shapes(rows: int, columns: int, variant: int, *, tensors: tuple[str, ...]) -
         ((columns,), 0),
         ((1, before, columns, after), -2),
         ((1, columns, before, after), 1),
+        ((before, after, columns), 2),
     )[variant]
     if variant == 3 and rows != 1:
         return None
