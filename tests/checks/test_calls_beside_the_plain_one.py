@@ -55,6 +55,7 @@ CAUGHT = {
     "weight_converted_once": repeated_calls.CHANGED,
     "statistics_of_input_remembered": repeated_calls.CHANGED,
     "input_saved_unseen": "where input was changed in place before the backward pass",
+    "statistics_read_again_in_backward": "where running_mean was changed in place before the backward pass",
     "bias_forgotten_in_long_rows_without_grad_triton": "under torch.no_grad",
     "eps_larger_in_many_rows_under_autocast_triton": modes.AUTOCAST,
     "rows_lost_by_small_devices_triton": "with 1 multiprocessor",
