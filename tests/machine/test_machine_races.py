@@ -426,7 +426,7 @@ def test_a_kernel_learns_how_much_shared_memory_it_asked_for(sanitize):
 
 LAST_BLOCK_READS = """
     mov.u32 %r1, %ctaid.x; shl.b32 %r1, %r1, 6; add.u32 %r1, %r1, %t; mul.wide.u32 %a0, %r1, 4; add.s64 %a0, %a0, %base0;
-    st.global.b32 [%a0+4], %t; EARLY
+    FIRST st.global.b32 [%a0+4], %t; EARLY
     bar.sync 0; setp.ne.u32 %p1, %t, 0; @%p1 bra TOLD; BEFORE
     atom.global.add.u32 %r3, [%base0], 1; AFTER
     mov.u32 %r2, tile; st.shared.b32 [%r2], %r3;
@@ -458,7 +458,7 @@ LAST_BLOCK_READS = """
 def test_fences_in_other_threads_than_the_atomic_order_blocks_if_they_are_sequentially_consistent(
     early, before, after, late, ordered
 ):
-    body = LAST_BLOCK_READS
+    body = LAST_BLOCK_READS.replace("FIRST", "")
     for name, words in (("EARLY", early), ("BEFORE", before), ("AFTER", after), ("LATE", late)):
         body = body.replace(name, words)
     launch = {"out": torch.zeros(129, dtype=torch.int32), "grid": (2,), "machine": Machine(sanitize=RACES)}
@@ -467,3 +467,11 @@ def test_fences_in_other_threads_than_the_atomic_order_blocks_if_they_are_sequen
     else:
         with pytest.raises(GlobalRace, match="with nothing to order them"):
             run(body, 64, **launch)
+
+
+def test_a_store_behind_the_fence_is_not_ordered_by_it():
+    body = LAST_BLOCK_READS.replace("FIRST", "membar.gl;").replace("LATE", "membar.gl;")
+    for name in ("EARLY", "BEFORE", "AFTER"):
+        body = body.replace(name, "")
+    with pytest.raises(GlobalRace, match="with nothing to order them"):
+        run(body, 64, out=torch.zeros(129, dtype=torch.int32), grid=(2,), machine=Machine(sanitize=RACES))

@@ -169,12 +169,20 @@ class GlobalRaces:
             )  # fmt: skip
         harmless = same_as_before(located, values, width) if kind == "write" else None
         if kind == "write":
+            self.no_longer_fenced(set(zip(warp.tolist(), epoch.tolist(), strict=True)))
             self.same_instruction(site, located, values, width, warp)
         for byte in range(0, width, 2 if width % 2 == 0 and located.region.base % 2 == 0 else 1):
             self.compare(site, kind, located, cells + byte, warp, epoch, state, harmless)
             self.must_have_met(wave, site, kind, located, lanes, warp, cells + byte)
         if alone:
             self.synchronise(located, lanes, warp, epoch)
+
+    def no_longer_fenced(self, warps: set[tuple[int, int]]) -> None:
+        """Take back of an epoch that it was fenced for the block: something is stored behind the fence."""
+        for warp, epoch in warps:
+            mine = self.warps.get(warp)
+            if mine is not None and mine.fenced_in_order.get(warp) == epoch:
+                mine.fenced_in_order[warp] = epoch - 1
 
     def begin(self, sites: Sequence[Instruction]) -> None:
         """Take the instructions of the kernel."""
