@@ -212,9 +212,13 @@ def simulate(
     with np.errstate(all="ignore"):
         total = problem.input
         if "residual" in truth.case.given:  # it adds by itself: the oracle need not be right about the sum
-            first, second = problem.summands
-            first = first if factor is None else rounded.multiply(first, factor)
-            total = numbers.plain(rounded.add(first, second))
+            if "kept_share" in getattr(problem, "scalars", {}):
+                total, factor = _divided(numbers, problem)
+                sum_gradient = problem.further.get("grad_new_residual")
+            else:
+                first, second = problem.summands
+                first = first if factor is None else rounded.multiply(first, factor)
+                total = numbers.plain(rounded.add(first, second))
             stored = numbers.cast(total, "residual")
             total = (total if form.keeps_sum else stored).array
         if claim.variance is not None:
@@ -249,6 +253,17 @@ def simulate(
     return {
         n: v.array.reshape(-1) if n in vectors else np.broadcast_to(v.array, shape) for n, v in found.items()
     }
+
+
+def _divided(numbers, problem):
+    """Return residual + input / (1 - p), and what multiplies a gradient, in one of five ways."""
+    rounded, p, one = numbers.rounded, problem.scalars["p"], np.asarray(1.0)
+    share = rounded.subtract(one, rounded.of(np.asarray(p))) if numbers.way % 2 else rounded.of(1.0 - p)
+    scale = rounded.of(1.0 / (1.0 - p)) if numbers.way % 5 == 4 else rounded.divide(one, share)
+    x, residual = numbers.plain(problem.input), numbers.plain(problem.further["residual"])
+    shares, scales = (numbers.plain(np.full_like(x.array, number)) for number in (share, scale))
+    total = x / shares + residual if numbers.way % 5 < 2 else x * scales + residual
+    return total, np.where(problem.further["dropout_mask"] != 0, scale, 0.0)
 
 
 def _reduction(claim, setting):

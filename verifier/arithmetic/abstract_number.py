@@ -143,7 +143,9 @@ class Form:
     says that it reads the mean as two numbers (`Numbers.mean_parts`), which not every algorithm keeps.
     `keeps_sum` says that a norm of input + residual reads the sum before it is rounded to the residual's
     dtype. `shared(numbers, terms)` makes what both passes read by name, (rows, 1) each: the forward pass
-    computes it, the backward pass finds it saved (None: there is nothing but mean and rstd).
+    computes it, the backward pass finds it saved (None: there is nothing but mean and rstd). `beside(numbers,
+    terms)` makes what the forward pass returns beside the output by name, (rows, columns) each (None: nothing
+    that the form computes).
     """
 
     name: str
@@ -155,6 +157,7 @@ class Form:
     reads_parts: bool = False
     keeps_sum: bool = False
     shared: Callable[[Numbers, Terms], Mapping[str, Value]] | None = None
+    beside: Callable[[Numbers, Terms], Mapping[str, Value]] | None = None
 
     def completed(self, numbers: Numbers, terms: Terms) -> Terms:
         """Return the terms with what both passes read of each row."""

@@ -65,6 +65,7 @@ CATCHES = (
     "sum_kept_declared_rounded",
     "sum_rounded_declared_kept",
     "dropout_times_what_is_kept",
+    "dropout_scale_in_bfloat16",
     "gate_before_the_norm",
     "gate_opened_in_half",
     "gate_opened_by_a_tangent",

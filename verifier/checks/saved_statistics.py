@@ -17,6 +17,7 @@ from verifier.ops.group_norm import scale_shift_forward
 from verifier.ops.rows.compose_bounds import to_float64
 from verifier.ops.rows.formula import composer_of
 from verifier.ops.unknown import NO_BOUND
+from verifier.oracle.formulas.problem import FormulaProblem
 from verifier.oracle.problem import RowSolution
 from verifier.oracle.rows.problem import RowProblem
 from verifier.records.observation import Observation
@@ -105,6 +106,7 @@ def _recomputed(session: Session, seen: Observation) -> list[Outcome]:
     problem = session.truth.solved.problem
     centred = problem is not None and problem.centred
     asked = claim.variance in ONE_MEAN and not claim.variance_options.get("per_lane_means")
+    asked &= not isinstance(problem, FormulaProblem) or problem.moments  # else the form makes them itself
     if not asked or output is None or rstd is None or not output.numel() or format_of(output) not in FORMATS:
         return []
     if (centred and seen.outputs.get("mean") is None) or session.shape_outcomes(seen, ("output",)):

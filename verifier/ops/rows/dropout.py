@@ -3,8 +3,8 @@
 dropout(input) is input / (1 - p) where the boolean mask is True, and 0 elsewhere, as
 torch.nn.functional.dropout has it. Where 1 / (1 - p) is a power of two no product is rounded, however a
 kernel computes it: the sum is known exactly, as that of two given numbers is, and all that holds of norms of
-a sum holds. With any other p the sum depends on how the scale was rounded and whether the product is fused;
-there is no theorem, and no case has one.
+a sum holds. With any other p the sum depends on how the scale was rounded and whether the product is fused:
+it is computed, see `verifier.ops.rows.dropout_by_formula`.
 Source: Srivastava et al. 2014, in the inverted form; docs/explanation/bounds.md, T14.
 """
 
@@ -22,19 +22,19 @@ from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
 from verifier.arithmetic.formats import FORMATS
 from verifier.arithmetic.simulated import round_to
 from verifier.ops import Bounded, Setting, Shapes, Tensors
-from verifier.ops.rows import residual, trailing_dimensions
+from verifier.ops.rows import dropout_by_formula, formula, residual, trailing_dimensions
 from verifier.ops.rows.compose_bounds import RowsSolved, case_array
+from verifier.ops.rows.dropout_by_formula import AnyProbability, AnyProbabilityComposer
 from verifier.ops.rows.residual import EAGER, UNROUNDED, AddedComposer, Sum
 from verifier.oracle.enclosure import Enclosure, Mask
+from verifier.oracle.formulas.problem import FormulaSolution
 from verifier.oracle.rows.added import AddedRowProblem
 from verifier.oracle.rows.dropped import FACTOR, KEPT, DroppedRowProblem, DroppedSolution
 from verifier.records.case import Case, Scalars
 from verifier.records.subject import Claim, Subject
 
-PROBABILITIES = (0.5, 0.75, 0.875, 0.5, 0.0, 0.5)
-"""Of an element to be dropped, by variant: 1 / (1 - p) is 2, 4, 8, 2, 1 and 2."""
-NO_POWER = "1 / (1 - p) is no power of two: the product is rounded, before the addition or with it"
-"""Why there is no bound."""
+PROBABILITIES = (0.5, 0.1, 0.75, 0.5, 0.0, 0.5)
+"""Of an element to be dropped, by variant: 1 / (1 - p) is 2, no power of two, 4, 2, 1 and 2."""
 _LIKE = (*residual.LIKE_THE_INPUT, KEPT)
 
 
@@ -57,6 +57,11 @@ def links(tensors: Tensors, scalars: Scalars) -> Mapping[str, list[tuple[str, in
 def scale_of(scalars: Scalars) -> float:
     """Return what is multiplied into the elements that are kept."""
     return 1.0 / (1.0 - float(scalars["p"]))
+
+
+def rounds_nothing(scalars: Scalars) -> bool:
+    """Return whether 1 / (1 - p) is a power of two."""
+    return math.frexp(scale_of(scalars))[0] == 0.5
 
 
 def normalized(tensors: Tensors, scalars: Scalars) -> torch.Tensor:
@@ -90,18 +95,26 @@ def complete(tensors: Tensors, scalars: Scalars, subject: Subject) -> dict[str, 
     return found
 
 
-def problem(case: Case, *, centred: bool) -> DroppedRowProblem:
-    """Pose the op with its VJP to the oracle, at the sum as float64 holds it."""
-    return posed(case, UNROUNDED, centred=centred)
+def problem(case: Case, *, norm: Mapping[str, Form], centred: bool) -> DroppedRowProblem | AnyProbability:
+    """Pose the op with its VJP to the oracle, at the sum as float64 holds it. norm: the forms of the norm."""
+    return posed(case, UNROUNDED, norm=norm, centred=centred)
 
 
-def posed(case: Case, rounded: Hashable, *, centred: bool) -> DroppedRowProblem:
-    """Pose the op with its VJP to the oracle, at the sum that the norm reads. rounded: a `Sum`."""
+def posed(
+    case: Case, rounded: Hashable, *, norm: Mapping[str, Form], centred: bool
+) -> DroppedRowProblem | AnyProbability:
+    """Pose the op with its VJP to the oracle, at the sum that the norm reads. rounded: a `Sum`.
+
+    Where the scale is rounded no sum is known, and the exact one is posed. norm: the forms of the norm.
+    """
     assert isinstance(rounded, Sum)
     kept = case_array(case, KEPT)
     assert kept is not None
     kept, scale = np.reshape(kept, (case.rows, case.columns)), scale_of(case.scalars)
     plain = residual.posed(case, rounded, centred=centred)
+    if not rounds_nothing(case.scalars):
+        canonical = dropout_by_formula.computed(residual.added(norm["canonical"]), centred=centred)
+        return dropout_by_formula.problem(plain, canonical, float(case.scalars["p"]), kept)
     first, second = plain.summands
     with np.errstate(over="ignore", invalid="ignore"):
         dropped = round_to(FORMATS[rounded.accumulated], np.where(kept != 0, first * scale, 0.0))
@@ -119,8 +132,10 @@ def left_out(case: Case, name: str) -> Mask:
     return dropped_here if name == "grad_input" else np.zeros_like(dropped_here)
 
 
-def exact(solution: DroppedSolution) -> Mapping[str, Enclosure]:
+def exact(solution: DroppedSolution | FormulaSolution) -> Mapping[str, Enclosure]:
     """Name the exact results."""
+    if isinstance(solution, FormulaSolution):
+        return formula.exact(solution)
     found = {**trailing_dimensions.exact(solution), "new_residual": solution.new_residual}
     return found if solution.grad_residual is None else {**found, "grad_residual": solution.grad_residual}
 
@@ -149,28 +164,25 @@ class DroppedComposer(AddedComposer):
 
     problem: DroppedRowProblem
 
-    def __init__(self, solved: RowsSolved, claim: Claim, form: Form, setting: Setting) -> None:
-        """Say what is not known where the product is rounded."""
-        super().__init__(solved, claim, form, setting)
-        self._exact = math.frexp(self.problem.scale)[0] == 0.5
-        if not self._exact:
-            self._restrict(np.zeros(self.case.rows, dtype=np.bool_), NO_POWER)
-
     def own(self) -> Mapping[str, Bounded]:
         """Bound what the norm computes; the stored sum is known, unless it was flushed."""
         found = dict(super().own())
         held = found["new_residual"]
         # A number that is flushed as it is read is as much times the scale.
         grown = held.bound * max(self.problem.scale, 1.0)
-        covered = held.covered if self._exact else np.zeros_like(held.covered)
-        reasons = held.reasons if self._exact else (NO_POWER,)
-        return {**found, "new_residual": Bounded(bound=grown, covered=covered, reasons=reasons)}
+        return {**found, "new_residual": replace(held, bound=grown)}
 
     def _terms(self) -> Terms:
         terms = super()._terms()
         return replace(terms, further={**terms.further, FACTOR: self.numbers.exact(self.problem.factor)})
 
 
-def bounds(solved: RowsSolved, claim: Claim, form: Form, setting: Setting) -> Mapping[str, Bounded]:
-    """Bound every output and gradient; see `rows_bounds`."""
+def bounds(
+    solved: RowsSolved, claim: Claim, form: Form, setting: Setting, *, norm: Mapping[str, Form]
+) -> Mapping[str, Bounded]:
+    """Bound every output and gradient; see `rows_bounds`. norm: the forms of the norm."""
+    if isinstance(solved.problem, AnyProbability):
+        of_sum = residual.added_forms(norm)[form.name]
+        canonical = residual.added(norm["canonical"], keeps_sum=form.keeps_sum)
+        return AnyProbabilityComposer(solved, claim, of_sum, setting, canonical=canonical).own()
     return DroppedComposer(solved, claim, form, setting).own()

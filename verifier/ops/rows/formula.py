@@ -84,7 +84,8 @@ class FormulaComposer(Composer):
         """Read the operands, and make what both passes read, as the forward pass does."""
         numbers, further = self.numbers, dict[str, Affine]()
         for name, array in self.problem.further.items():
-            further[name] = numbers.read(array, name)
+            rounded = self.dtypes.get(name) != "bool"
+            further[name] = numbers.read(array, name) if rounded else numbers.exact(array)
         further |= {name: self._scalar(number) for name, number in self.problem.scalars.items()}
         with np.errstate(all="ignore"):
             whole = self.form.completed(numbers, replace(super()._terms(), further=further))

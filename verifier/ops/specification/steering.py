@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from verifier.records.case import Case
     from verifier.records.subject import Subject
 
-EXACT = {"momentum": 0.25, SCALE: 0.5}
-"""Scalars that every format holds, so that no rounding of theirs is part of the formula."""
+EXACT = {"momentum": 0.25, SCALE: 0.5, "p": 0.75}
+"""Scalars that every format holds, as it does 1 / (1 - p): no rounding of theirs is part of the formula."""
 LARGEST_EXPONENT = 4.0
 """Of a softmax's inputs: exp(-8) is a normal number in every format."""
 LARGEST_PART = LARGEST_EXPONENT / 2.0

@@ -42,7 +42,8 @@ class FormulaProblem(RowProblem):
 
     form: whose passes are the formula. further: other tensors of the rows by name, (rows, columns) each, or
     (1, how many) of those in `wholes`: names of parameters each of whose numbers acts on all elements.
-    scalars: numbers by name. moments: whether the formula reads mean and rstd of the rows.
+    scalars: numbers by name. moments: whether the formula reads mean and rstd of the rows. elementwise: names
+    of what the form makes beside the output (`Form.beside`).
     """
 
     form: Form
@@ -50,6 +51,7 @@ class FormulaProblem(RowProblem):
     scalars: Mapping[str, float] = field(default_factory=dict)
     moments: bool = True
     wholes: tuple[str, ...] = ()
+    elementwise: tuple[str, ...] = ()
 
     @property
     def summed(self) -> frozenset[str]:
@@ -116,7 +118,8 @@ class FormulaProblem(RowProblem):
 
     def _shaped(self, name: str, values: Arrays) -> Arrays:
         """Return a result in canonical rows: (entries,), (rows,) of what is shared, (rows, columns)."""
-        if name in self.summed or not (name == "output" or name.startswith("grad_")):
+        of_elements = name in ("output", *self.elementwise) or name.startswith("grad_")
+        if name in self.summed or not of_elements:
             return values.reshape(-1)
         return np.broadcast_to(values, self.input.shape)
 
@@ -152,12 +155,13 @@ NOTHING = lifted(np.zeros((1, 1)))
 
 
 def evaluated(numbers: Numbers, terms: Terms, form: Form) -> dict[str, Value]:
-    """Return what a form makes of terms: the output, what it shares, and gradients where one comes in."""
+    """Return what a form makes of terms: output and what is beside it, shared values, perhaps gradients."""
     whole = form.completed(numbers, terms)
     output = form.forward(numbers, whole)
+    beside = {} if form.beside is None else form.beside(numbers, whole)
     shared = {name: value for name, value in whole.further.items() if name not in terms.further}
     backward = {} if terms.grad_output is None else form.backward(numbers, replace(whole, output=output))
-    return {"output": output, **shared, **backward}
+    return {"output": output, **beside, **shared, **backward}
 
 
 def _lost(array: Array) -> Mask:
