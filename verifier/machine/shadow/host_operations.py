@@ -38,6 +38,8 @@ _FILLED = frozenset((
 # fmt: on
 _SCATTERED = {"select_backward": 4, "slice_backward": 6}
 """Operations that put a gradient among zeros, where a part of a tensor was taken, and their arguments."""
+_JOINED = "cat"
+"""The operation that is given its tensors in a list."""
 _COPIES = frozenset({"clone", "_to_copy", "contiguous", "to"})
 _BINARY = {"add": "add", "sub": "sub", "mul": "mul", "div": "div"}
 _KINDS = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32", "torch.float64": "f64"}
@@ -71,11 +73,12 @@ class HostSlots(Dispatching):
         """Read the operands' shadows before an in-place operation changes their bits; None without any."""
         import torch
 
-        tensors = [a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point() and a.numel()]
+        read = args[0] if name == _JOINED else args
+        tensors = [a for a in read if isinstance(a, torch.Tensor) and a.is_floating_point() and a.numel()]
         if name in VIEWS or not any(self.slots.has(t) for t in tensors):
             return None
         return [
-            self.slots.get(a) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args
+            self.slots.get(a) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in read
         ]
 
     def follow(
@@ -118,6 +121,12 @@ class HostSlots(Dispatching):
             return self.product(name, args, kwargs, before, result)
         if len(args) == _SCATTERED.get(name):
             return self.scattered(args, before[0], result)
+        if name == "constant_pad_nd":
+            return self.padded(args, before[0], result)
+        if name == _JOINED:
+            # Of tensors without a dimension too many, as torch allows, those of one axis are empty.
+            parts = [part for part in before if np.ndim(part) == result.dim()]
+            return np.concatenate(parts, axis=args[1] if len(args) > 1 else 0)
         return None
 
     def scattered(self, args: Any, shadows: Array, result: torch.Tensor) -> Array:
@@ -129,6 +138,18 @@ class HostSlots(Dispatching):
             part[taken[0]] = shadows
         else:
             part[slice(*taken)] = np.moveaxis(shadows, dim, 0)
+        return found
+
+    def padded(self, args: Any, shadows: Array, result: torch.Tensor) -> Array:
+        """Put shadows among those of a number, or cut them; args: tensor, widths from the last, number."""
+        number = float(args[2]) if len(args) > 2 else 0.0
+        found = np.broadcast_to(self.slots.lift(np.full(1, number), "f64"), tuple(result.shape)).copy()
+        before = [0] * (result.dim() - len(args[1]) // 2) + list(args[1][::2])[::-1]
+        taken = [slice(max(-width, 0), None) for width in before]
+        held = shadows[tuple(taken)]
+        ends = [min(n, m - max(w, 0)) for n, m, w in zip(held.shape, found.shape, before, strict=True)]
+        within = tuple(slice(max(w, 0), max(w, 0) + n) for w, n in zip(before, ends, strict=True))
+        found[within] = held[tuple(map(slice, ends))]
         return found
 
     def apply(self, name: str, result: torch.Tensor, args: Any, before: list[Any]) -> Array:
