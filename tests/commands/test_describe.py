@@ -102,6 +102,11 @@ def picky(hidden_states, weight, variance_epsilon):
         raise ValueError("rows are wanted")
     return F.rms_norm(hidden_states, hidden_states.shape[-1:], weight, variance_epsilon)
 
+def softmax_of_rows(input, dim):
+    if dim not in (-1, input.dim() - 1):
+        raise ValueError("rows alone")
+    return torch.softmax(input, dim)
+
 def no_arguments():
     return torch.zeros(3)
 
@@ -271,6 +276,18 @@ def test_what_a_kernel_refuses_lies_outside_of_the_domain_that_is_proposed(file)
     pasted.write_text(f"{file.read_text()}\n{text}\n")
     jobs = select([pasted], check_names=["forward_error", "layouts"], dtypes=["float32"])
     lines = audit(jobs).lines
+    assert {line_verdict(line) for line in lines} == {Verdict.PASS}, lines
+
+
+def test_a_dimension_that_is_always_the_last_is_no_argument_of_the_proposal(file):
+    text = describe(file, "softmax_of_rows")
+    assert "def softmax_of_rows_as_softmax(input):\n    return softmax_of_rows(input, -1)" in text
+    assert "dim: any but the last is refused (ValueError: rows alone)" in text
+    assert "refuted" not in text
+    assert "max_rank" not in text
+    pasted = file.with_name("pasted.py")
+    pasted.write_text(f"{file.read_text()}\n{text}\n")
+    lines = audit(select([pasted], check_names=["forward_error"], dtypes=["float32"])).lines
     assert {line_verdict(line) for line in lines} == {Verdict.PASS}, lines
 
 

@@ -25,7 +25,7 @@ from verifier.commands.describing.claims import (
 from verifier.commands.describing.found_function import found_function, origin
 from verifier.commands.describing.further_results import further_results
 from verifier.commands.describing.launched_language import launched_language
-from verifier.commands.describing.limits import limits
+from verifier.commands.describing.limits import DIM, limits, refused_dimension
 from verifier.commands.describing.operators import by_welford
 from verifier.commands.describing.own_meaning import EPS, fitting_text, skeleton, specifications
 from verifier.commands.describing.smoke import refuted
@@ -257,6 +257,10 @@ def _as_op(place: _Place, calling: Calling, seen: Seen) -> Proposal:
     if required:
         calling = calling.requiring(*required)
         trial = trials.subject(calling, language)
+    dimension = refused_dimension(trial, runner, found) if DIM in calling.takes else ""
+    if dimension:
+        calling = calling.fixing(DIM, "-1")
+        trial = trials.subject(calling, language)
     wide = found == "float32"
     dtypes = [d for d in DTYPES if accepts(trial, runner, d)]
     growth = {k: errors(trial, runner, ordinary(trial, found, k))[0] for k in KAPPAS if wide}
@@ -285,6 +289,8 @@ def _as_op(place: _Place, calling: Calling, seen: Seen) -> Proposal:
         accumulates=fit.accumulates,
     )
     remarks = [*place.remarks, *_of_calling(calling, required)]
+    if dimension:
+        remarks.append(f"dim: any but the last is refused ({dimension}), so that the declaration has none")
     remarks.append(
         f"op {the_op.name}: ordinary data gives it within {ulps['output']:.3g} ulp"
         + ("" if wide else f" of {found}; it takes no float32 ({obstacle})")

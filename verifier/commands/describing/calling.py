@@ -130,6 +130,12 @@ class Calling:
         takes = {n: default for n, default in self.takes.items() if n not in left}
         return _replaced(self, takes=takes, given=tuple((n, e) for n, e in self.given if e not in left))
 
+    def fixing(self, name: str, text: str) -> Calling:
+        """Return the same call, with an op's argument that is always this one."""
+        takes = {n: default for n, default in self.takes.items() if n != name}
+        given = tuple((n, text if e == name else e) for n, e in self.given)
+        return _replaced(self, takes=takes, given=given)
+
     def source(self, name: str, called: str) -> str:
         """Return a function of the op's arguments that makes this call.
 

@@ -26,6 +26,8 @@ LAYOUTS = {
 """Layouts of the input that are tried, one of each kind that a 2-D tensor has."""
 OF_WEIGHT = ("sliced", "expanded")
 """Those that are tried of weight."""
+DIM = "dim"
+"""The argument that names the dimension of a softmax."""
 COLUMNS = (2, 4, 8, 16, 32)
 """Extents that are tried until one is accepted."""
 ODD = 257
@@ -54,6 +56,19 @@ def limits(trial: Subject, runner: Runner, dtype: str, runner_of: type[Runner]) 
         found = [*_extents(probe), *_rank(probe), *_layouts(probe), *_widest(probe)]
     words = tuple(word for word, _ in found if word)
     return Limits(words=words, remarks=tuple(f"domain: {why}" for _, why in found))
+
+
+def refused_dimension(trial: Subject, runner: Runner, dtype: str) -> str:
+    """Return the words in which a function refuses all dimensions but the last; nothing if it takes one."""
+    the_op, probe = op(trial.op), _Probe(trial=trial, runner=runner, dtype=dtype, dry=None)
+    found: dict[bool, list[str]] = {True: [], False: []}
+    for variant in range(the_op.variants):
+        shapes = the_op.shapes(4, 256, variant)
+        if shapes is not None and DIM in shapes.scalars and has_room(the_op, trial, shapes):
+            last = shapes.scalars[DIM] in {-1, len(shapes.tensors["input"]) - 1}
+            found[last].append(probe.refusal(4, 256, variant=variant))
+    taken = bool(found[True]) and not any(found[True])
+    return found[False][0] if taken and found[False] and all(found[False]) else ""
 
 
 @dataclass(frozen=True, kw_only=True)
