@@ -7,7 +7,7 @@ for arrays of shape (rows, columns), (rows, 1) or (1, columns), broadcast as in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -145,7 +145,8 @@ class Form:
     dtype. `shared(numbers, terms)` makes what both passes read by name, (rows, 1) each: the forward pass
     computes it, the backward pass finds it saved (None: there is nothing but mean and rstd). `beside(numbers,
     terms)` makes what the forward pass returns beside the output by name, (rows, columns) each (None: nothing
-    that the form computes).
+    that the form computes). `parts(numbers, terms)` yields the summands of grad_input in each way in which
+    autograd adds them up, which may add another gradient first, or between two (None: that comes last).
     """
 
     name: str
@@ -158,6 +159,7 @@ class Form:
     keeps_sum: bool = False
     shared: Callable[[Numbers, Terms], Mapping[str, Value]] | None = None
     beside: Callable[[Numbers, Terms], Mapping[str, Value]] | None = None
+    parts: Callable[[Numbers, Terms], Iterable[tuple[Value, ...]]] | None = None
 
     def completed(self, numbers: Numbers, terms: Terms) -> Terms:
         """Return the terms with what both passes read of each row."""

@@ -124,9 +124,7 @@ THEOREMS: Mapping[str, Theorem] = {
     ),
     "T14": Theorem(
         about="norms of input + residual",
-        asks=(
-            "with dropout, 1/(1 − p) is a power of two, or two passes or a mean square are composed by T10",
-        ),
+        asks=("with dropout, 1/(1 − p) is a power of two; with any other p all bounds are those of T10",),
         bound="The returned sum is t, in every bit. Output, statistics and gradients keep the bounds of the "
         "norm of x, in whose exact values x is taken for given",
     ),

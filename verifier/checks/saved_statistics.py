@@ -30,7 +30,7 @@ NEEDS_A_NORM = NO_BOUND
 DEMANDS = (
     "the saved mean and the saved rstd are within their theorems, each with one cast to the dtype that it "
     "is saved in; and the output was computed from them, unless the declaration says that lanes keep means "
-    "of their own"
+    "of their own, or the sum that is normalized is known within bounds alone (dropout with a rounded scale)"
 )
 WHY = "the backward pass trusts what was saved: a wrong rstd leaves the output right and spoils the gradients"
 CATCHES = ("saved_rstd_without_eps", "means_of_two_lanes")

@@ -114,32 +114,36 @@ def through_variance(k: Numbers, g: Value, d: Value, rstd: Value) -> Iterator[Va
     yield k.share(half * grad_std * rstd / k.count(), "slope", product=True)
 
 
-def autograd_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
-    """Return g * rstd + 2 * slope * d less its mean, d = x - mean: the chain rule op by op, as autograd does.
+def autograd_parts(k: Numbers, t: Terms) -> Iterator[tuple[Value, Value]]:
+    """Yield both summands of g * rstd + 2 * slope * d less its mean, d = x - mean, as autograd makes them.
 
     slope = -1/2 sum(g * d) * rstd**3 / N (see `through_variance`). Squares of d are products of d with itself
     (slope * d is added twice) or powers; the mean is taken back from all of it, from each of its two uses,
-    or, where torch.var has taken back its own, from g * rstd alone: the bound is the largest of these.
+    or, where torch.var has taken back its own, from g * rstd alone.
     """
     mean, rstd = k.saved_moments(t.x)
     d = t.x - mean
     g = t.grad_output if t.weight is None else t.grad_output * t.weight
-    direct, ways = g * rstd, []
+    direct = g * rstd
     for slope in through_variance(k, g, d, rstd):
         once = slope * d
         twice = k.constant(2.0) * once
         both, added = direct + twice, direct + once + once
-        ways += [
-            both - k.mean(both),
-            added - k.mean(added),
-            both - (k.mean(direct) + k.mean(twice)),
-            (direct - k.mean(direct)) + twice,
-        ]
-    return {"grad_input": k.either(*ways), **parameter_gradients(k, t, d * rstd)}
+        yield both, -k.mean(both)
+        yield added, -k.mean(added)
+        yield both, -(k.mean(direct) + k.mean(twice))
+        yield direct - k.mean(direct), twice
+
+
+def autograd_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
+    """Return the chain rule op by op, as autograd does: the bound is the largest of the ways to add it up."""
+    mean, rstd = k.saved_moments(t.x)
+    ways = [first + second for first, second in autograd_parts(k, t)]
+    return {"grad_input": k.either(*ways), **parameter_gradients(k, t, (t.x - mean) * rstd)}
 
 
 CANONICAL = Form(name="canonical", forward=canonical_forward, backward=canonical_backward)
-AUTOGRAD = Form(name="autograd", forward=canonical_forward, backward=autograd_backward)
+AUTOGRAD = Form(name="autograd", forward=canonical_forward, backward=autograd_backward, parts=autograd_parts)
 FORMS = {
     form.name: form
     for form in (

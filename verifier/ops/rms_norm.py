@@ -5,6 +5,8 @@ Source: Zhang, Sennrich 2019; torch.nn.functional.rms_norm.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterator, Mapping
 from functools import partial
 
@@ -62,16 +64,32 @@ def cast_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
     return gradients
 
 
-def _autograd_gradients(k: Numbers, g: Value, x: Value, rstd: Value) -> Iterator[Value]:
-    """Yield g * rstd + 2 * slope * x; x may be squared as a power, or as a product of x with itself."""
+def _autograd_parts(k: Numbers, g: Value, x: Value, rstd: Value) -> Iterator[tuple[Value, ...]]:
     direct = g * rstd
     for slope in through_variance(k, g, x, rstd):
-        yield direct + slope * (k.constant(2.0) * x)
-        yield direct + slope * x + slope * x
+        yield direct, slope * (k.constant(2.0) * x)
+        once = slope * x
+        yield direct, once, once
+
+
+def _autograd_gradients(k: Numbers, g: Value, x: Value, rstd: Value) -> Iterator[Value]:
+    """Yield the sums of what autograd adds up."""
+    for summands in _autograd_parts(k, g, x, rstd):
+        yield functools.reduce(operator.add, summands)
+
+
+def autograd_parts(k: Numbers, t: Terms) -> Iterator[tuple[Value, ...]]:
+    """Yield the summands of g * rstd + 2 x * (-1/2 sum(g * x) * rstd**3 / N), as autograd makes them.
+
+    x may be squared as a power, or as a product of x with itself.
+    """
+    _, rstd = k.saved_moments(t.x)
+    g = t.grad_output if t.weight is None else t.grad_output * t.weight
+    yield from _autograd_parts(k, g, t.x, rstd)
 
 
 def autograd_backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
-    """Return g * rstd + 2 x * (-1/2 sum(g * x) * rstd**3 / N): the chain rule op by op, as autograd does."""
+    """Return the chain rule op by op, as autograd does."""
     _, rstd = k.saved_moments(t.x)
     g = t.grad_output if t.weight is None else t.grad_output * t.weight
     grad_input = k.either(*_autograd_gradients(k, g, t.x, rstd))
@@ -128,7 +146,12 @@ FORMS = {
         Form(name="canonical", forward=canonical_forward, backward=canonical_backward),
         Form(name="cast_before_weight", forward=cast_forward, backward=cast_backward),
         Form(name="cast_before_weight_forward", forward=cast_forward, backward=canonical_backward),
-        Form(name="autograd", forward=canonical_forward, backward=autograd_backward),
+        Form(
+            name="autograd",
+            forward=canonical_forward,
+            backward=autograd_backward,
+            parts=autograd_parts,
+        ),
         Form(name="input_sums", forward=canonical_forward, backward=input_sums_backward),
         Form(name="cast_before_weight_input_sums", forward=cast_forward, backward=cast_input_sums_backward),
     )

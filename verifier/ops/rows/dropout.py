@@ -35,6 +35,8 @@ from verifier.records.subject import Claim, Subject
 
 PROBABILITIES = (0.5, 0.1, 0.75, 0.5, 0.0, 0.5)
 """Of an element to be dropped, by variant: 1 / (1 - p) is 2, no power of two, 4, 2, 1 and 2."""
+LARGEST_EXACT = 2.0**8
+"""Of the scales that are powers of two: bfloat16 has eight digits for p."""
 _LIKE = (*residual.LIKE_THE_INPUT, KEPT)
 
 
@@ -56,12 +58,14 @@ def links(tensors: Tensors, scalars: Scalars) -> Mapping[str, list[tuple[str, in
 
 def scale_of(scalars: Scalars) -> float:
     """Return what is multiplied into the elements that are kept."""
-    return 1.0 / (1.0 - float(scalars["p"]))
+    p = float(scalars["p"])
+    return math.inf if p == 1.0 else 1.0 / (1.0 - p)
 
 
 def rounds_nothing(scalars: Scalars) -> bool:
-    """Return whether 1 / (1 - p) is a power of two."""
-    return math.frexp(scale_of(scalars))[0] == 0.5
+    """Return whether every format holds p, 1 - p and 1 / (1 - p), a power of two, as they are."""
+    scale = scale_of(scalars)
+    return math.frexp(scale)[0] == 0.5 and scale <= LARGEST_EXACT and float(scalars["p"]) == 1.0 - 1.0 / scale
 
 
 def normalized(tensors: Tensors, scalars: Scalars) -> torch.Tensor:
@@ -114,7 +118,7 @@ def posed(
     plain = residual.posed(case, rounded, centred=centred)
     if not rounds_nothing(case.scalars):
         canonical = dropout_by_formula.computed(residual.added(norm["canonical"]), centred=centred)
-        return dropout_by_formula.problem(plain, canonical, float(case.scalars["p"]), kept)
+        return dropout_by_formula.problem(plain, canonical, float(case.scalars["p"]), scale, kept)
     first, second = plain.summands
     with np.errstate(over="ignore", invalid="ignore"):
         dropped = round_to(FORMATS[rounded.accumulated], np.where(kept != 0, first * scale, 0.0))

@@ -23,7 +23,6 @@ from verifier.ops.rows.compose_bounds import RowsSolved, error_of_scalar
 from verifier.ops.rows.formula import EPS, FormulaComposer
 from verifier.ops.rows.gates import WithMoments
 from verifier.ops.rows.gates_first import OF_TWO_PASSES
-from verifier.ops.rows.residual import EAGER
 from verifier.oracle.formulas.problem import FormulaProblem, FormulaSolution
 from verifier.oracle.problem import Field, Rung
 from verifier.oracle.rows.added import AddedRowProblem
@@ -38,8 +37,9 @@ HELD = 2.0**-52
 """Covers what 1 - p and 1 / (1 - p) lose in float64, where a kernel is given one of them: two roundings."""
 KEPT_SUM = "kept_sum_"
 OTHER_STATISTICS = (
-    "1 / (1 - p) is no power of two: the sum is rounded in ways that differ, and its statistics have a bound "
-    "if they are those of two passes, or a mean square, and read before they are saved"
+    "1 / (1 - p) is no power of two: the sum is rounded in ways that differ, and a norm of it has a bound if "
+    "its variance is two_pass or rms, without options, in a form that reads neither saved statistics nor a "
+    "mean in two parts"
 )
 """Why there is no bound."""
 NO_FIELD = "1 / (1 - p) is rounded before a kernel is given it"
@@ -70,7 +70,8 @@ class AnyProbability(FormulaProblem):
 def has_theorem(form: Form, claim: Claim, *, centred: bool) -> bool:
     """Return whether a form's statistics can be those that `computed` makes."""
     base = form.name.removeprefix(KEPT_SUM).replace("kept_sum", "canonical")
-    known = claim.variance == ("two_pass" if centred else "rms") and not form.reads_saved
+    plain = not any(claim.variance_options.values())
+    known = claim.variance == ("two_pass" if centred else "rms") and plain and not form.reads_saved
     return known and (base in OF_TWO_PASSES or not centred)
 
 
@@ -80,7 +81,6 @@ def computed(form: Form, *, centred: bool) -> Form:
     Terms: x, the input with 0 where it is dropped; residual; dropout_mask, 1 or 0; the scalars eps and p, and
     1 - p and 1 / (1 - p) as a kernel may be given them.
     """
-    eager = form.name.removeprefix(KEPT_SUM) in EAGER
 
     def divided(k: Numbers, t: Terms, value: Value) -> Value:
         one = k.constant(1.0)
@@ -90,9 +90,8 @@ def computed(form: Form, *, centred: bool) -> Form:
 
     def total(k: Numbers, t: Terms) -> Value:
         kept = divided(k, t, t.x)
-        if not form.keeps_sum:  # a dropout of its own stores what it returns
-            kept = k.either(kept, k.cast(kept, "input"))
-        return kept + t.further["residual"]
+        # A dropout of its own stores what it returns.
+        return k.either(kept, k.cast(kept, "input")) + t.further["residual"]
 
     def read(k: Numbers, t: Terms) -> Value:
         return total(k, t) if form.keeps_sum else k.cast(total(k, t), STORED)
@@ -119,17 +118,18 @@ def computed(form: Form, *, centred: bool) -> Form:
     def backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
         found = dict(form.backward(*of_the_norm(k, t)))
         of_sum = found["grad_residual"]
-        own = divided(k, t, of_sum)
-        own = k.either(own, divided(k, t, k.cast(of_sum, STORED))) if eager else own
+        # So does a backward pass of its own: what it is given is rounded as sum or input are.
+        given = (of_sum, k.cast(of_sum, STORED), k.cast(of_sum, "input"))
+        own = k.either(*(divided(k, t, gradient) for gradient in given))
         return {**found, "grad_input": own * t.further[KEPT]}
 
     return replace(form, forward=forward, backward=backward, shared=shared, beside=beside)
 
 
-def problem(plain: AddedRowProblem, form: Form, p: float, kept: Array) -> AnyProbability:
+def problem(plain: AddedRowProblem, form: Form, p: float, scale: float, kept: Array) -> AnyProbability:
     """Pose a norm of a sum to the oracle whose first summand is dropped with that p.
 
-    plain: with both summands as they are given. form: the canonical one, `computed`.
+    plain: with both summands as they are given. form: the canonical one, `computed`. scale: 1 / (1 - p).
     """
     first, second = plain.summands
     tensors = {"residual": second, KEPT: kept, "grad_new_residual": plain.sum_gradient}
@@ -143,7 +143,7 @@ def problem(plain: AddedRowProblem, form: Form, p: float, kept: Array) -> AnyPro
         parameter=plain.parameter,
         form=form,
         further={name: array for name, array in tensors.items() if array is not None},
-        scalars={EPS: plain.eps, P: p, SHARE: 1.0 - p, FACTOR: 1.0 / (1.0 - p)},
+        scalars={EPS: plain.eps, P: p, SHARE: 1.0 - p, FACTOR: scale},
         moments=False,
         elementwise=(STORED,),
     )
@@ -174,9 +174,10 @@ class AnyProbabilityComposer(FormulaComposer):
             values = self.form.beside(self.numbers, self._terms())
         shape = self.problem.input.shape
         for name, value in values.items():
-            # Where the norm has no theorem, the sum has: it reads no statistic.
-            finite = np.asarray(self.solution.statistics.finite)
-            found[name] = self.bounded(value, np.broadcast_to(bound_of(value), shape), finite)
+            # Where the norm has no theorem, the sum has: it reads no statistic, and no other element.
+            bound, exact = np.broadcast_to(bound_of(value), shape), self.solution.enclosures[name]
+            covered = np.isfinite(np.asarray(exact.high)) & np.isfinite(bound)
+            found[name] = Bounded(bound=bound, covered=covered, reasons=tuple(sorted(value.reasons)))
         return found
 
     def _scalar(self, number: float) -> Affine:

@@ -8,7 +8,9 @@ Source: docs/explanation/bounds.md, T14.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import functools
+import operator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
@@ -144,11 +146,23 @@ def added(form: Form, *, keeps_sum: bool = False) -> Form:
         found = dict(form.backward(k, read))
         total, sum_gradient = found["grad_input"], t.further.get("grad_new_residual")
         if sum_gradient is not None:
-            at_once = total + sum_gradient
-            total = k.either(at_once, k.cast(total, "new_residual") + sum_gradient) if eager else at_once
+            ways = [total + sum_gradient]
+            ways += [k.cast(total, "new_residual") + sum_gradient] if eager else []
+            ways += among(sum_gradient, form.parts(k, read)) if form.parts is not None else []
+            total = ways[0] if len(ways) == 1 else k.either(*ways)
         return {**found, "grad_input": total, "grad_residual": total}
 
     return replace(form, name=_named(form.name, keeps_sum=keeps_sum), backward=backward, keeps_sum=keeps_sum)
+
+
+def among(gradient: Value, parts: Iterable[tuple[Value, ...]]) -> Iterator[Value]:
+    """Yield sums of the parts in each way, to which a gradient is added first, or between two of them.
+
+    Autograd begins with the gradient that it is given of what it is asked about.
+    """
+    for summands in parts:
+        for place in range(len(summands)):
+            yield functools.reduce(operator.add, [*summands[:place], gradient, *summands[place:]])
 
 
 def _named(name: str, *, keeps_sum: bool) -> str:

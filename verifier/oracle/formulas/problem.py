@@ -78,7 +78,7 @@ class FormulaProblem(RowProblem):
 
     def rungs(self, name: str, first: Enclosure) -> Iterator[tuple[str, Comparison]]:
         """Yield the rungs: the first answer, Arb. Rows climb alone, unless a result sums over them."""
-        if name in STATISTICS:
+        if name in STATISTICS and self.moments:
             of_rows = RowProblem(input=self.input, eps=self.eps, centred=self.centred)
             yield from of_rows.rungs(name, first)
             return
