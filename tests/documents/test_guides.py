@@ -49,13 +49,15 @@ def test_the_guide_to_audits_has_every_option():
     assert [p.name for p in options if not any(re.search(rf"`{o}\b", AUDIT) for o in p.opts)] == []
 
 
-def test_the_declaration_that_is_shown_passes(tmp_path):
-    (block,) = re.findall(r"```python\n(.*?)```", DECLARE, re.DOTALL)
-    file = tmp_path / "my_kernel.py"
-    file.write_text(block)
+def test_the_declarations_that_are_shown_pass(tmp_path):
     wanted = ["forward_error", "finite", "saved_statistics", "determinism"]
-    report = audit(select([file], check_names=wanted))
-    close_runners()
-    assert {(line.check, line_verdict(line)) for line in report.lines} == {
-        (name, Verdict.PASS) for name in wanted
-    }
+    of_sum = ["forward_error", "gradient", "partial_gradients", "layouts"]
+    blocks = re.findall(r"```python\n(.*?)```", DECLARE, re.DOTALL)
+    for block, names in zip(blocks, (wanted, of_sum), strict=True):
+        file = tmp_path / f"of_{len(block)}.py"
+        file.write_text(block)
+        report = audit(select([file], check_names=names))
+        close_runners()
+        assert {(line.check, line_verdict(line)) for line in report.lines} == {
+            (name, Verdict.PASS) for name in names
+        }

@@ -97,7 +97,7 @@ def build(op: Op, subject: Subject, dtype: str, recipe: Recipe, *, gradients: bo
     eps = _eps(op, subject, dtype, recipe.eps)
     if eps is None:
         return None
-    scalars = {**shapes.scalars, **eps}
+    scalars = {**shapes.scalars, **op.told(subject, recipe.input.seed), **eps}
     tensors = _fill(op, subject, dtype, recipe, shapes, gradients=gradients)
     if recipe.joint is not None:
         hazard = joint_hazards()[recipe.joint]

@@ -19,7 +19,7 @@ from verifier.ops.specification.difference_pattern import pattern
 from verifier.ops.specification.field_numbers import Elements, FieldOfResidues, NoMeaningError
 from verifier.ops.specification.in_a_field import Specified, blind_residues, own_residues, specify
 from verifier.ops.specification.literals import meant, suspects
-from verifier.ops.specification.steering import far_apart, steering
+from verifier.ops.specification.steering import EXACT, far_apart, steering
 from verifier.records.observation import Observation
 from verifier.records.verdict import Measured, Outcome, Verdict
 
@@ -307,7 +307,7 @@ def _judged(
     for name, unequal in differing.items():
         # The words before the colon tell failures apart: a smaller case is one that differs in the same way.
         meant_by = "its specification" if session.op.own else session.op.name
-        where = f"{name} differs from {meant_by} in exact arithmetic, {pattern(unequal)}"
+        where = f"{name} differs from {meant_by} in exact arithmetic{_steered(session)}, {pattern(unequal)}"
         text = f"{where}: {int(unequal.sum())} of {unequal.size} element(s) differ"
         outcomes.append(
             Outcome(
@@ -320,6 +320,13 @@ def _judged(
             )
         )
     return outcomes
+
+
+def _steered(session: Session) -> str:
+    """Say which scalars are others than those of the case that a finding shows."""
+    scalars, signature = session.case.scalars, session.subject.signature
+    shown = ", ".join(f"{n}={scalars[n]:g}" for n in EXACT if n in scalars and n in signature)
+    return f" at {shown}" if shown else ""
 
 
 def _differs_far_apart(session: Session, arithmetic: FieldOfResidues) -> bool:

@@ -138,6 +138,11 @@ def with_one_used(subject: Subject, case: Case, *, backend: Backend, name: str) 
         results = named_results(subject, outputs) | mutated(subject, call)
         place = subject.returns.index(name)
         used = replace(call, incoming=tuple(one for one in call.incoming if one[0] == place))
-        return Shown(results=(kept(results | backward(outputs, used)),))
+        # Autograd says None of what a result does not depend on, and means zeros.
+        found = {
+            n: torch.zeros_like(case.given[n.removeprefix("grad_")]) if gradient is None else gradient
+            for n, gradient in backward(outputs, used).items()
+        }
+        return Shown(results=(kept(results | found),))
 
     return tried_in_turn(subject, case, backend, {_used(name): alone}, gradients=True)

@@ -73,18 +73,22 @@ class Call:
     def differentiated(self, outputs: object) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return the results that gradients come to, of all that the subject returned, and the gradients.
 
+        A sum that is returned beside the output depends on no weight: where that alone requires a gradient,
+        none comes back from it.
+
         Raises:
-            UnusableError: no backward pass is connected to one of them.
+            UnusableError: no backward pass is connected to the first of them.
 
         """
         given = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
-        found = [given[place] for place, _ in self.incoming if place < len(given)]
-        if not found or not all(isinstance(t, torch.Tensor) and t.requires_grad for t in found):
+        told = [(given[place], name) for place, name in self.incoming if place < len(given)]
+        found = [(t, name) for t, name in told if isinstance(t, torch.Tensor) and t.requires_grad]
+        if not found or found[0][1] != told[0][1]:
             raise UnusableError(
                 "the output does not require grad although its inputs do: no backward pass is connected "
                 "(declare differentiable=False if there is none)"
             )
-        return found, [self.placed[name].tensor for _, name in self.incoming]
+        return [t for t, _ in found], [self.placed[name].tensor for _, name in found]
 
 
 NOT_LAUNCHED = "the subject launched no kernel: nothing can be said about one"

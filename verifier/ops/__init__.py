@@ -124,6 +124,10 @@ def _any_shapes(_subject: Subject, _shapes: Shapes) -> bool:
     return True
 
 
+def _nothing_told(_subject: Subject, _seed: int) -> Scalars:
+    return {}
+
+
 def _nothing_further(_case: Case, _solution: object) -> Mapping[str, Enclosure]:
     return {}
 
@@ -162,6 +166,7 @@ class Op:
     `links` names the axes that shrink together.
     `at_integers(a, b)` yields (rows, columns, variant) of shapes in which two integers, which a kernel's
     source may compare with, are two extents at once: rows and columns, or groups and channels.
+    `told(subject, seed)` returns scalars of a case that no shape decides; seed: of its input's values.
     `takes(subject, shapes)` says whether the subject's signature has room for the shapes and scalars.
     `needs_variance` says whether bounds rest on a variance algorithm (softmax's do not), and `needs_mean`
     whether on one that computes a mean, too (an RMS norm's do not); `reads_eps` that there is an eps without
@@ -216,6 +221,7 @@ class Op:
     links: Callable[[Tensors, Scalars], Mapping[str, list[tuple[str, int]]]]
     at_integers: Callable[[int, int], Iterator[ShapePoint]] = rows_and_columns
     takes: Callable[[Subject, Shapes], bool] = _any_shapes
+    told: Callable[[Subject, int], Scalars] = _nothing_told
     further: Callable[[Case, Any], Mapping[str, Enclosure]] = _nothing_further
     undefined: Callable[[Case], frozenset[str]] = _nothing_undefined
     certain: Callable[[Case, Claim], Iterator[tuple[str, Expectation]]] = _nothing_certain

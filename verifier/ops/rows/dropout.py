@@ -11,8 +11,9 @@ Source: Srivastava et al. 2014, in the inverted form; docs/explanation/bounds.md
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Hashable, Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from verifier.ops import Bounded, Setting, Shapes, Tensors
 from verifier.ops.rows import dropout_by_formula, formula, residual, trailing_dimensions
 from verifier.ops.rows.compose_bounds import RowsSolved, case_array
 from verifier.ops.rows.dropout_by_formula import AnyProbability, AnyProbabilityComposer
+from verifier.ops.rows.gates import first_sentence
 from verifier.ops.rows.residual import EAGER, UNROUNDED, AddedComposer, Sum
 from verifier.oracle.enclosure import Enclosure, Mask
 from verifier.oracle.formulas.problem import FormulaSolution
@@ -33,22 +35,28 @@ from verifier.oracle.rows.dropped import FACTOR, KEPT, DroppedRowProblem, Droppe
 from verifier.records.case import Case, Scalars
 from verifier.records.subject import Claim, Subject
 
-PROBABILITIES = (0.5, 0.1, 0.75, 0.5, 0.0, 0.5)
-"""Of an element to be dropped, by variant: 1 / (1 - p) is 2, no power of two, 4, 2, 1 and 2."""
+PROBABILITIES = (0.5, 0.1, 0.75, 0.3, 0.0, 0.9)
+"""Of an element to be dropped, by the number of the case; every seventh has one of its own."""
+USUAL = 0.5
+"""That of a kernel that is told none."""
 LARGEST_EXACT = 2.0**8
 """Of the scales that are powers of two: bfloat16 has eight digits for p."""
 _LIKE = (*residual.LIKE_THE_INPUT, KEPT)
 
 
 def shapes(rows: int, columns: int, variant: int, *, tensors: tuple[str, ...]) -> Shapes | None:
-    """Lay out rows and columns as norms over trailing dimensions take them, each layout with its own p."""
+    """Lay out rows and columns as norms over trailing dimensions take them."""
     found = trailing_dimensions.shapes(rows, columns, variant, tensors=tensors, like=_LIKE)
-    return None if found is None else replace(found, scalars={**found.scalars, "p": PROBABILITIES[variant]})
+    return None if found is None else replace(found, scalars={**found.scalars, "p": USUAL})
 
 
-def takes(subject: Subject, shapes: Shapes) -> bool:
-    """Return whether the p of a case can be passed to a kernel: one without a p has its own, 1/2."""
-    return "p" in subject.signature or shapes.scalars["p"] == 0.5
+def told(subject: Subject, seed: int) -> Scalars:
+    """Return the p of a case: a kernel without one has its own, 1/2."""
+    if "p" not in subject.signature:
+        return {}
+    turn = seed % (len(PROBABILITIES) + 1)
+    drawn = round(random.Random(seed).uniform(0.01, 0.99), 3)  # noqa: S311 (nothing is a secret here)
+    return {"p": PROBABILITIES[turn] if turn < len(PROBABILITIES) else drawn}
 
 
 def links(tensors: Tensors, scalars: Scalars) -> Mapping[str, list[tuple[str, int]]]:
@@ -104,6 +112,23 @@ def problem(case: Case, *, norm: Mapping[str, Form], centred: bool) -> DroppedRo
     return posed(case, UNROUNDED, norm=norm, centred=centred)
 
 
+@dataclass(frozen=True, kw_only=True)
+class DroppedSum(Sum):
+    """What is rounded before the norm reads the sum.
+
+    divides: quotients are approximate, so that even one that a format holds may be off.
+    """
+
+    divides: bool
+
+
+def reading(case: Case, form: Form, setting: Setting) -> DroppedSum:
+    """Return what a form reads: a division that is approximate makes no power of two of 1 / (1 - p)."""
+    read, arithmetic = residual.reading(case, form, setting), setting.arithmetic
+    parts = {f.name: getattr(read, f.name) for f in fields(Sum)}
+    return DroppedSum(**parts, divides=max(arithmetic.division, arithmetic.reciprocal) > 1.0)
+
+
 def posed(
     case: Case, rounded: Hashable, *, norm: Mapping[str, Form], centred: bool
 ) -> DroppedRowProblem | AnyProbability:
@@ -116,7 +141,8 @@ def posed(
     assert kept is not None
     kept, scale = np.reshape(kept, (case.rows, case.columns)), scale_of(case.scalars)
     plain = residual.posed(case, rounded, centred=centred)
-    if not rounds_nothing(case.scalars):
+    divides = isinstance(rounded, DroppedSum) and rounded.divides
+    if divides or not rounds_nothing(case.scalars):
         canonical = dropout_by_formula.computed(residual.added(norm["canonical"]), centred=centred)
         return dropout_by_formula.problem(plain, canonical, float(case.scalars["p"]), scale, kept)
     first, second = plain.summands
@@ -155,6 +181,7 @@ def dropped(form: Form) -> Form:
         own = k.either(own, k.cast(total, "new_residual") * factor) if eager else own
         return {**found, "grad_input": own}
 
+    backward.__doc__ = f"{first_sentence(form.backward)}; the input's times what multiplies the input."
     return replace(form, backward=backward)
 
 

@@ -23,6 +23,7 @@ from verifier.arithmetic.simulated import round_to
 from verifier.ops import Bounded, Expected, Setting, Tensors
 from verifier.ops.rows import trailing_dimensions
 from verifier.ops.rows.compose_bounds import Composer, RowsSolved, case_array
+from verifier.ops.rows.gates import first_sentence
 from verifier.ops.rows.results import like
 from verifier.oracle.enclosure import Enclosure
 from verifier.oracle.rows.added import AddedRowProblem, AddedSolution
@@ -152,7 +153,14 @@ def added(form: Form, *, keeps_sum: bool = False) -> Form:
             total = ways[0] if len(ways) == 1 else k.either(*ways)
         return {**found, "grad_input": total, "grad_residual": total}
 
-    return replace(form, name=_named(form.name, keeps_sum=keeps_sum), backward=backward, keeps_sum=keeps_sum)
+    def forward(k: Numbers, t: Terms) -> Value:
+        return form.forward(k, t)
+
+    which = "before it is rounded" if keeps_sum else "as it is stored"
+    forward.__doc__ = f"{first_sentence(form.forward)}, x being the sum {which}."
+    backward.__doc__ = f"{first_sentence(form.backward)}, and the gradient of the sum."
+    name = _named(form.name, keeps_sum=keeps_sum)
+    return replace(form, name=name, forward=forward, backward=backward, keeps_sum=keeps_sum)
 
 
 def among(gradient: Value, parts: Iterable[tuple[Value, ...]]) -> Iterator[Value]:
