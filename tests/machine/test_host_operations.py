@@ -21,6 +21,8 @@ PLACED = {
     "joined rows": lambda x: torch.cat([x, 2 * x]),
     "joined columns": lambda x: torch.cat((x[:, 4:], x[:, :4]), dim=-1),
     "joined with numbers": lambda x: torch.cat([x, torch.ones(2, 7, dtype=x.dtype)], 0),
+    "stacked": lambda x: torch.stack([x, 4 * x]),
+    "stacked elements": lambda x: torch.stack((x, x.neg()), dim=-1),
     "joined with nothing": lambda x: torch.cat([torch.empty(0, dtype=x.dtype), x], 0),
 }
 """By name a function of (6, 7)."""

@@ -38,8 +38,8 @@ _FILLED = frozenset((
 # fmt: on
 _SCATTERED = {"select_backward": 4, "slice_backward": 6}
 """Operations that put a gradient among zeros, where a part of a tensor was taken, and their arguments."""
-_JOINED = "cat"
-"""The operation that is given its tensors in a list."""
+_JOINED = frozenset({"cat", "stack"})
+"""Operations that are given their tensors in a list."""
 _COPIES = frozenset({"clone", "_to_copy", "contiguous", "to"})
 _BINARY = {"add": "add", "sub": "sub", "mul": "mul", "div": "div"}
 _KINDS = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32", "torch.float64": "f64"}
@@ -73,7 +73,7 @@ class HostSlots(Dispatching):
         """Read the operands' shadows before an in-place operation changes their bits; None without any."""
         import torch
 
-        read = args[0] if name == _JOINED else args
+        read = args[0] if name in _JOINED else args
         tensors = [a for a in read if isinstance(a, torch.Tensor) and a.is_floating_point() and a.numel()]
         if name in VIEWS or not any(self.slots.has(t) for t in tensors):
             return None
@@ -123,7 +123,9 @@ class HostSlots(Dispatching):
             return self.scattered(args, before[0], result)
         if name == "constant_pad_nd":
             return self.padded(args, before[0], result)
-        if name == _JOINED:
+        if name == "stack":
+            return np.stack(before, axis=args[1] if len(args) > 1 else 0)
+        if name == "cat":
             # Of tensors without a dimension too many, as torch allows, those of one axis are empty.
             parts = [part for part in before if np.ndim(part) == result.dim()]
             return np.concatenate(parts, axis=args[1] if len(args) > 1 else 0)

@@ -1,9 +1,9 @@
 """Norms of residual + dropout(input) for any p: the sum is computed, and its roundings are part of the form.
 
-Where 1 / (1 - p) is no power of two, how it was rounded and whether a product is fused with the addition
-differ from kernel to kernel, and no rows are known that the norm reads. Its statistics are then part of the
-form, as those of what a gate multiplies first are: sums of T10, of which a mean that is taken away makes the
-algorithm of two passes.
+Where 1 / (1 - p) is no power of two, or quotients are approximate, how it was rounded and whether a product
+is fused with the addition differ from kernel to kernel, and no rows are known that the norm reads. Its
+statistics are then part of the form, as those of what a gate multiplies first are: sums of T10, of which a
+mean that is taken away makes the algorithm of two passes.
 Source: docs/explanation/bounds.md, T14, "any p".
 """
 
@@ -37,7 +37,7 @@ HELD = 2.0**-52
 """Covers what 1 - p and 1 / (1 - p) lose in float64, where a kernel is given one of them: two roundings."""
 KEPT_SUM = "kept_sum_"
 OTHER_STATISTICS = (
-    "1 / (1 - p) is no power of two: the sum is rounded in ways that differ, and a norm of it has a bound if "
+    "1 / (1 - p) is rounded, or divided approximately, in ways that differ: a norm of the sum has a bound if "
     "its variance is two_pass or rms, without options, in a form that reads neither saved statistics nor a "
     "mean in two parts"
 )
