@@ -20,7 +20,7 @@ from verifier.bounds.affine import bound_of
 from verifier.bounds.affine_value import Affine
 from verifier.ops import Bounded, Setting
 from verifier.ops.rows.compose_bounds import RowsSolved, error_of_scalar
-from verifier.ops.rows.formula import EPS, FormulaComposer
+from verifier.ops.rows.formula import EPS, FormulaComposer, statistics_of
 from verifier.ops.rows.gates import WithMoments
 from verifier.ops.rows.gates_first import OF_TWO_PASSES
 from verifier.oracle.formulas.problem import FormulaProblem, FormulaSolution
@@ -97,13 +97,7 @@ def computed(form: Form, *, centred: bool) -> Form:
         return total(k, t) if form.keeps_sum else k.cast(total(k, t), STORED)
 
     def shared(k: Numbers, t: Terms) -> Mapping[str, Value]:
-        found: dict[str, Value] = {}
-        away = read(k, t)
-        if centred:
-            found["mean"] = k.mean(away)
-            away = away - found["mean"]
-        found["rstd"] = k.share(k.rsqrt_of_squares(k.mean(away * away), t.further[EPS]), "rstd")
-        return found
+        return statistics_of(k, read(k, t), t.further[EPS], centred=centred)
 
     def of_the_norm(k: Numbers, t: Terms) -> tuple[WithMoments, Terms]:
         mean = t.further["mean"] if centred else k.constant(0.0)

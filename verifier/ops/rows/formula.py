@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from verifier.arithmetic.abstract_number import Form, Terms
+from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
 from verifier.arithmetic.formats import FORMATS, INFLATION
 from verifier.bounds.affine import bound_of
 from verifier.bounds.affine_value import Affine
@@ -52,6 +52,16 @@ def problem(
         scalars={} if moments else {EPS: case.eps},
         moments=moments,
     )
+
+
+def statistics_of(k: Numbers, rows: Value, eps: Value, *, centred: bool) -> Mapping[str, Value]:
+    """Return mean, where one is taken away, and rstd of rows that a form computes: those of two passes."""
+    found: dict[str, Value] = {}
+    if centred:
+        found["mean"] = k.mean(rows)  # which is shared as far as contraction lets it
+        rows = rows - found["mean"]
+    found["rstd"] = k.share(k.rsqrt_of_squares(k.mean(rows * rows), eps), "rstd")
+    return found
 
 
 def exact(solution: FormulaSolution) -> Mapping[str, Enclosure]:

@@ -45,13 +45,7 @@ def gate_first(form: Form, activation: Activation, *, centred: bool, cast: bool)
         return k.cast(value, "input") if cast else value
 
     def shared(k: Numbers, t: Terms) -> Mapping[str, Value]:
-        found: dict[str, Value] = {}
-        away = gated(k, t)
-        if centred:
-            found["mean"] = k.mean(away)  # which is shared as far as contraction lets it
-            away = away - found["mean"]
-        found["rstd"] = k.share(k.rsqrt_of_squares(k.mean(away * away), t.further[formula.EPS]), "rstd")
-        return found
+        return formula.statistics_of(k, gated(k, t), t.further[formula.EPS], centred=centred)
 
     def of_the_norm(k: Numbers, t: Terms) -> tuple[WithMoments, Terms]:
         mean = t.further["mean"] if centred else k.constant(0.0)
