@@ -113,11 +113,11 @@ def test_bounds_and_lifted_values_find_planted_bugs(name, check):
 
 @compiled
 def test_a_product_that_nobody_follows_leaves_the_line_undecided():
-    changed = {FORWARD: "out = torch.stack([y @ row for row in matrix], 1) + (0 if bias is None else bias)"}
+    changed = {FORWARD: "out = (y @ matrix.T).flip(0).flip(0) + (0 if bias is None else bias)"}
     with machine() as place:
         found = outcomes_of(planted(changed, SOURCE), "formula", "float16", place, count=1)
     assert {o.verdict for o in found} <= {Verdict.UNDECIDED, Verdict.SKIPPED}
-    assert "stack" in found[0].message
+    assert "flip" in found[0].message
 
 
 @compiled
