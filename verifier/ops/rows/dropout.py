@@ -36,7 +36,7 @@ from verifier.records.case import Case, Scalars
 from verifier.records.subject import Claim, Subject
 
 PROBABILITIES = (0.5, 0.1, 0.75, 0.3, 0.0, 0.9)
-"""Of an element to be dropped, by the number of the case; every seventh has one of its own."""
+"""Of an element to be dropped, by the seed of the case; every seventh has one of its own."""
 USUAL = 0.5
 """That of a kernel that is told none."""
 LARGEST_EXACT = 2.0**8
