@@ -28,10 +28,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from verifier.audit import shrink
+from verifier.audit.budget import Budget
 from verifier.audit.certifying import CONTRADICTED, calls
 from verifier.audit.examination import Examination
 from verifier.audit.rules import outside, unexpected
-from verifier.audit.search import Budget
 from verifier.audit.source_names import near_subject
 from verifier.audit.trial import Failure
 from verifier.checks import check

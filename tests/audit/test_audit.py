@@ -12,9 +12,10 @@ import pytest
 from checks_support import FAULTY
 from waiting import gone, until
 
-from verifier.audit import causes, shrink
+from verifier.audit import causes, examination, rules, shrink
 from verifier.audit import run_audit as auditing
 from verifier.audit.report.json_document import document
+from verifier.audit.report.terminal import summary
 from verifier.audit.request import BUDGETS
 from verifier.audit.run_audit import Job, Report, audit, runs_on, select
 from verifier.audit.trial import Trial
@@ -75,6 +76,21 @@ def test_first_cases_are_told_at_once_and_judged_once(monkeypatch):
     assert heard[:2] == told[:2], "before any line begins"
     assert [news.finding.outcome for news in told[1:]] == [finding.outcome for finding in first.findings]
     assert seen_of(first) == seen_of(without)
+
+
+@pytest.mark.usefixtures("found_is_enough")
+def test_a_smoke_audit_asks_a_few_cases_without_dry_runs_and_says_so(monkeypatch):
+    monkeypatch.setattr(examination, "sweep", lambda *_: pytest.fail("a dry run"))
+    file = FAULTY / "grad_weight_without_rstd.py"
+    report = audit(
+        select([file], check_names=("forward_error", "gradient"), dtypes=("float32",)), budget="smoke"
+    )
+    right, wrong = report.lines
+    assert (rules.line_verdict(right), rules.line_verdict(wrong)) == (Verdict.PASS, Verdict.FAIL)
+    assert max(right.counts.total(), wrong.counts.total()) <= BUDGETS["smoke"]
+    assert summary(report).endswith("`--budget quick` and `--budget standard` ask more")
+    report.budget = "quick"
+    assert "ask more" not in summary(report)
 
 
 @pytest.mark.usefixtures("found_is_enough")

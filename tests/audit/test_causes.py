@@ -9,11 +9,11 @@ from made_findings import finding, line, worst
 
 from strategies.layouts import Layout
 from verifier.audit import causes
+from verifier.audit.budget import Budget
 from verifier.audit.examination import Examination
 from verifier.audit.report.finding_text import failure_text, of_one_cause
 from verifier.audit.report.json_document import document
 from verifier.audit.run_audit import Report
-from verifier.audit.search import Budget
 from verifier.audit.trial import Trial
 from verifier.execution import Runner
 from verifier.records.verdict import Outcome, Variant, Verdict

@@ -8,11 +8,11 @@ import pytest
 
 from strategies.values import Values
 from verifier.audit import claims_at_cases
+from verifier.audit.budget import Budget
 from verifier.audit.claims_at_cases import ClaimAtCase, ClaimsAtCases, call_key, claim_at
 from verifier.audit.examination import Examination
 from verifier.audit.read_claim import with_read_claim
 from verifier.audit.rules import line_verdict
-from verifier.audit.search import Budget
 from verifier.audit.trial import Trial
 from verifier.cases.recipe import Recipe, build
 from verifier.checks.support.truth import Truth

@@ -9,9 +9,10 @@ import pytest
 from examined_kernels import KERNELS, examined
 
 from verifier.audit import rules, search
+from verifier.audit.budget import Budget
 from verifier.audit.examination import UNCLAIMED
 from verifier.audit.rules import line_verdict
-from verifier.audit.search import CRASHES_PER_LINE, Budget
+from verifier.audit.search import CRASHES_PER_LINE
 from verifier.audit.tally import measured_in_words
 from verifier.checks import checks
 from verifier.records.case import LEFT_OUT

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from verifier.audit import causes, search, shrink
+from verifier.audit.budget import Budget
 from verifier.audit.examination import Examination
 from verifier.audit.rules import line_verdict, unexpected
-from verifier.audit.search import Budget
 from verifier.cases.extents_and_layouts import LEADING
 from verifier.checks import checks
 from verifier.execution import Runner

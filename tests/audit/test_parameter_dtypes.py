@@ -10,9 +10,9 @@ from hypothesis import given, settings
 
 from verifier import Domain, subject
 from verifier.audit import unpromised_dtypes
+from verifier.audit.budget import Budget
 from verifier.audit.report.columns import COLUMNS
 from verifier.audit.rules import is_finding, line_verdict, outside
-from verifier.audit.search import Budget
 from verifier.cases import extents_and_layouts, fixed_list
 from verifier.cases.drawn import recipes
 from verifier.cases.fixed_list import covering, to_be_tried

@@ -15,6 +15,7 @@ from small_cases import case_of
 from typer.testing import CliRunner
 
 from verifier.audit import examination, rules
+from verifier.audit.budget import LEAST_STEERED, STEERED_SECONDS, Budget
 from verifier.audit.examination import Examination
 from verifier.audit.reach_of_subjects import SubjectReach, WhyNot, reach_of_lines
 from verifier.audit.report.json_document import document
@@ -22,7 +23,6 @@ from verifier.audit.report.reach_text import reach_document, reach_lines, what_r
 from verifier.audit.report.terminal import show, summary
 from verifier.audit.request import BUDGETS, SelectionError, parse_requirements
 from verifier.audit.run_audit import Report
-from verifier.audit.search import LEAST_STEERED, STEERED_SECONDS, Budget
 from verifier.commands.command_line import app
 from verifier.execution import Runner
 from verifier.records.reach import NOTHING, Reach, SourcePlace, WithoutRoom, joined

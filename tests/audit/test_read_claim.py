@@ -5,13 +5,13 @@ from triton_release import ALL_LANES_STORE
 
 from strategies.values import Values
 from verifier import Trees
+from verifier.audit.budget import Budget
 from verifier.audit.certifying import of_subject
 from verifier.audit.examination import Examination
 from verifier.audit.read_claim import ReadClaim, read_claim, silent, with_read_claim
 from verifier.audit.request import BUDGETS
 from verifier.audit.rules import line_verdict
 from verifier.audit.run_audit import audit, select
-from verifier.audit.search import Budget
 from verifier.audit.trial import Trial
 from verifier.cases.recipe import Recipe, build
 from verifier.commands.describe import describe

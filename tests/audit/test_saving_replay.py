@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from verifier.audit.budget import Budget
 from verifier.audit.examination import Examination
 from verifier.audit.replay import replay
 from verifier.audit.request import SelectionError
 from verifier.audit.save import save_finding, save_line
-from verifier.audit.search import Budget
 from verifier.cases.recipe import Recipe, build
 from verifier.commands.command_line import main
 from verifier.ops import op

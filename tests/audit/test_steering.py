@@ -7,10 +7,10 @@ from checks_support import KERNELS, examination, subject_of
 
 from verifier import Domain, subject
 from verifier.audit import sweep as sweeping
+from verifier.audit.budget import STEERED_SECONDS, Budget
 from verifier.audit.examination import NEWS_BESIDES
 from verifier.audit.request import BUDGETS
 from verifier.audit.run_audit import select
-from verifier.audit.search import STEERED_SECONDS, Budget
 from verifier.cases.plan import Plan
 from verifier.cases.priced_shape import Reaching
 from verifier.cases.steering import steering
@@ -81,8 +81,8 @@ def test_a_search_that_goes_on_does_not_begin_anew():
 
 
 def test_a_budget_has_so_many_cases_and_seconds_for_what_is_reached():
-    assert [Budget(cases=cases).size for cases in (1, 25, 26, 200, 5000)] == [
-        *("quick", "quick", "standard", "standard", "deep"),
+    assert [Budget(cases=cases).size for cases in (1, 5, 25, 26, 200, 5000)] == [
+        *("smoke", "quick", "quick", "standard", "standard", "deep"),
     ]
     assert Budget(cases=BUDGETS["quick"]).words == "--budget quick"
     assert Budget(cases=24).words == "this budget"

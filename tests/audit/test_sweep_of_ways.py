@@ -12,7 +12,7 @@ from in_process import InProcess
 from verifier import load
 from verifier.audit import causes, sweep_of_ways
 from verifier.audit import sweep as sweeping
-from verifier.audit.search import Budget
+from verifier.audit.budget import Budget
 from verifier.cases.priced_shape import CASE_SECONDS, Reaching, price
 from verifier.cases.recipe import Recipe, build
 from verifier.checks import checks, modes, partial_gradients, repeated_calls

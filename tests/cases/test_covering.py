@@ -8,11 +8,12 @@ from test_recipes import every_argument, taking
 
 from strategies.layouts import Layout
 from verifier.audit import rules, shrink
+from verifier.audit.budget import Budget
 from verifier.audit.examination import Examination
 from verifier.audit.report.columns import COLUMNS
 from verifier.audit.report.json_document import _line
 from verifier.audit.rules import line_verdict, unexpected
-from verifier.audit.search import Budget, Search
+from verifier.audit.search import Search
 from verifier.cases.extents_and_layouts import PADDED
 from verifier.cases.fixed_list import covering, factors, to_be_tried, tried
 from verifier.cases.pairwise import Factor, pairwise

@@ -6,8 +6,8 @@ import pytest
 from checks_support import examination, faulty
 
 from verifier.arithmetic.formats import FORMATS
+from verifier.audit.budget import Budget
 from verifier.audit.rules import line_verdict
-from verifier.audit.search import Budget
 from verifier.records.subject import Domain
 from verifier.records.verdict import Verdict
 

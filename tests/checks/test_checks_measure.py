@@ -4,8 +4,8 @@ import pytest
 from checks_support import cases_of, examination, failures, faulty, outcomes_of, passes
 
 from verifier.audit import tally
+from verifier.audit.budget import Budget
 from verifier.audit.rules import line_verdict
-from verifier.audit.search import Budget
 from verifier.records.verdict import Line, Measured, Outcome, Verdict
 
 GUARANTEED = (

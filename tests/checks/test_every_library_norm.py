@@ -11,9 +11,9 @@ import pytest
 from checks_support import in_turn
 
 from verifier.audit import causes, shrink
+from verifier.audit.budget import Budget
 from verifier.audit.examination import Examination
 from verifier.audit.rules import unexpected
-from verifier.audit.search import Budget
 from verifier.execution import Runner
 from verifier.ops import op
 from verifier.records.verdict import Verdict

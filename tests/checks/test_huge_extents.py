@@ -19,10 +19,10 @@ from checks_support import (
 from strategies.values import Values
 from verifier import Domain, load
 from verifier.audit import examination as audits
+from verifier.audit.budget import Budget
 from verifier.audit.examination import Examination
 from verifier.audit.reach_of_subjects import reach_of_lines
 from verifier.audit.request import BUDGETS
-from verifier.audit.search import Budget
 from verifier.audit.sweep import sweep
 from verifier.cases.priced_shape import Reaching
 from verifier.cases.recipe import Recipe, build

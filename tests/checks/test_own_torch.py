@@ -9,8 +9,8 @@ import torch
 from checks_support import cases_of, examination, failures, outcomes_of, passes
 
 from verifier import load
+from verifier.audit.budget import Budget
 from verifier.audit.rules import line_verdict
-from verifier.audit.search import Budget
 from verifier.checks import running_bound
 from verifier.checks.support import running_bound_of_torch
 from verifier.execution.backends import backend

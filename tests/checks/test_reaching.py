@@ -6,9 +6,9 @@ import pytest
 from checks_support import KERNELS, planted, subject_of
 
 from verifier.audit import causes, examination, shrink
+from verifier.audit.budget import Budget
 from verifier.audit.examination import Examination
 from verifier.audit.request import BUDGETS
-from verifier.audit.search import Budget
 from verifier.audit.sweep import sweep
 from verifier.cases.steering import steering
 from verifier.checks import repeated_calls

@@ -185,8 +185,8 @@ def test_whatever_is_changed_in_a_case_it_is_read_or_refused(tmp_path_factory, d
 
 @pytest.mark.parametrize("place", ['witness="witnesses/good.json"', 'id="so"'])
 def test_a_damaged_witness_is_noted_and_its_search_goes_on(place, runner, subjects_of, tmp_path):
+    from verifier.audit.budget import Budget
     from verifier.audit.examination import Examination
-    from verifier.audit.search import Budget
 
     body = f"""
     DEFECT = KnownDefect(check="forward_error", reason="so it is", where=lambda case: False, {place})

@@ -95,8 +95,8 @@ def test_tests_of_the_repository_are_left_alone_unless_they_are_named(suite, pyt
     ("arguments", "said"),
     [
         (["--kernel", "nowhere.py"], "no such file"),
-        (["--kernel", "kernel.py", "--kernel-budget", "soon"], "neither quick, standard, deep nor a number"),
-        (["--kernel", "kernel.py", "--kernel-budget", "0"], "neither quick, standard, deep nor a number"),
+        (["--kernel", "kernel.py", "--kernel-budget", "soon"], "standard, deep nor a number"),
+        (["--kernel", "kernel.py", "--kernel-budget", "0"], "standard, deep nor a number"),
         (["--kernel", "kernel.py", "--kernel-backend", "abacus"], "no backend 'abacus'"),
         (["--kernel", "broken.py"], "SyntaxError"),
         (["--kernel", "empty.py"], "declares no subject"),

@@ -9,8 +9,8 @@ from checks_support import KERNELS, machine, subject_of
 
 from verifier import load
 from verifier.audit import sweep as sweeping
+from verifier.audit.budget import Budget
 from verifier.audit.examination import Examination
-from verifier.audit.search import Budget
 from verifier.cases.reaching_shapes import PLAIN
 from verifier.cases.recipe import Recipe, build
 from verifier.execution import Runner, dry_run

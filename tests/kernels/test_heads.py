@@ -6,8 +6,8 @@ from checks_support import KERNELS, SKELETONS, subject_of_texts
 
 pytest.importorskip("triton", reason="the subjects are Triton kernels; Triton is not installed")
 
+from verifier.audit.budget import Budget
 from verifier.audit.examination import Examination
-from verifier.audit.search import Budget
 from verifier.execution import Runner
 from verifier.records.verdict import Verdict
 from verifier.subjects.load_file import load

@@ -6,8 +6,8 @@ import pytest
 from checks_support import examination
 
 from verifier import Domain, subject
+from verifier.audit.budget import Budget
 from verifier.audit.rules import line_verdict, unexpected
-from verifier.audit.search import Budget
 from verifier.records.verdict import Verdict
 
 

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from verifier.audit.budget import Budget
 from verifier.audit.examination import Examination
 from verifier.audit.report.json_frame import versions
 from verifier.audit.rules import failure_key
-from verifier.audit.search import Budget
 from verifier.checks import checks
 from verifier.execution import Runner
 from verifier.execution.backends import backend, default_backend

@@ -10,8 +10,8 @@ from itertools import chain, groupby
 import pytest
 
 from verifier.audit import causes, shrink
+from verifier.audit.budget import Budget
 from verifier.audit.examination import Examination
-from verifier.audit.search import Budget
 from verifier.checks import check
 from verifier.execution import Runner
 from verifier.execution.backends import backend, default_backend

@@ -1,7 +1,7 @@
 """Kernels that are examined, below the beginnings of `kernel_file`, and one examination of a subject."""
 
+from verifier.audit.budget import Budget
 from verifier.audit.examination import Examination
-from verifier.audit.search import Budget
 
 KERNELS = """
 @subject(**DECLARED)

@@ -20,9 +20,9 @@ from verifier.records.certificate import Refusal
 from verifier.records.compiled_code import CompiledCode
 from verifier.records.subject import Subject
 
-READING_SECONDS = {"quick": 3.0, "standard": 20.0, "deep": 120.0}
+READING_SECONDS = {"smoke": 1.0, "quick": 3.0, "standard": 20.0, "deep": 120.0}
 """Estimated seconds of readings in a line of each budget."""
-SHORT_ROWS = {"quick": 16, "standard": 0, "deep": 0}
+SHORT_ROWS = {"smoke": 16, "quick": 16, "standard": 0, "deep": 0}
 """Elements of a row below which no case is read: in any order its sums are hardly deeper."""
 _RUNS, _OF_ELEMENT, _WITH_GRADIENTS = 0.3, 1e-4, 2.5
 """Seconds of a reading, those of each element besides, and how much longer one with gradients takes.

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from verifier.audit import rules, tally, unpromised_dtypes
+from verifier.audit.budget import LEAST_STEERED, Budget
 from verifier.audit.claims_at_cases import READING_SECONDS, SHORT_ROWS, ClaimsAtCases
 from verifier.audit.declared_trees import compiled_trees, told
 from verifier.audit.read_claim import why_unread
 from verifier.audit.request import BUDGETS
-from verifier.audit.search import LEAST_STEERED, Ahead, Budget, Search
+from verifier.audit.search import Ahead, Search
 from verifier.audit.source_names import code_near_subject
 from verifier.audit.sweep import Sweep, sweep
 from verifier.audit.sweep_of_ways import CalledApart, called_apart
@@ -218,7 +219,7 @@ class Examination(Trial):
             return self._few(plan, budget, line, reaching, apart.get(self.check_name, ()))
         if plan.for_many is not None:
             return self._for_many(plan.for_many, budget, line, found)
-        brief = budget.size == "quick"
+        brief = budget.brief
         by_bounds = self.check_name in CODE_SHOWN_BY
         again = wanted_again(self.subject, plan, few=brief)
         chosen = steering(
@@ -272,7 +273,7 @@ class Examination(Trial):
     def _for_many(self, quick: int, budget: Budget, line: Line, found: Sweep) -> Steering:
         """Choose where more rows are launched otherwise than few: no other check compares the two."""
         cases, seconds = budget.steered
-        cases = min(cases, quick) if budget.size == "quick" else cases
+        cases = min(cases, quick) if budget.brief else cases
         chosen = steering((), found.for_many, cases=cases, seconds=seconds)
         self._leave_out(chosen, budget, line)
         return chosen

@@ -6,8 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-BUDGETS = {"quick": 25, "standard": 200, "deep": 2000}
-"""Cases per subject, check and dtype; checks that hardly look at the numbers take a share (`Plan.share`)."""
+BUDGETS = {"smoke": 4, "quick": 25, "standard": 200, "deep": 2000}
+"""Cases per subject, check and dtype; checks that hardly look at the numbers take a share (`Plan.share`).
+
+smoke has no dry runs and no shapes that are chosen by what they reach: it asks every check, but of the first
+cases alone.
+"""
 
 
 ALL_CONFIGURATIONS, FIRST_CONFIGURATION = "all", "first"

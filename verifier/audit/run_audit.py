@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from verifier.audit import rules
+from verifier.audit.budget import Budget
 from verifier.audit.examination import Examination
 from verifier.audit.first_cases import CHECKS as FIRST_CHECKS
 from verifier.audit.first_cases import try_first_cases
@@ -28,7 +29,6 @@ from verifier.audit.request import (
     must_be_known,
     parse_seconds,
 )
-from verifier.audit.search import Budget
 from verifier.audit.worker_pool import Died, pooled
 from verifier.checks import autotuning, check, checks
 from verifier.execution import Runner
@@ -160,7 +160,7 @@ def audit(
     """Run the jobs and collect their lines, in the order of the jobs.
 
     workers: so many processes; one alone is this one.
-    budget: "quick", "standard", "deep" or a number of seconds for the whole audit, which is divided
+    budget: "smoke", "quick", "standard", "deep" or a number of seconds for the whole audit, which is divided
     evenly and redistributed as jobs end early. Ctrl-C keeps what was found.
     on_line, on_failure: told of each job when it has ended, the latter where the verifier itself failed.
     on_news: told of lines that have begun, how many cases they have judged, and of findings at once.

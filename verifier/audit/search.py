@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 
@@ -14,6 +13,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
 from verifier.audit import causes, rules, shrink, tally
+from verifier.audit.budget import FINDINGS_PER_LINE, LEAST_STEERED, Budget
 from verifier.audit.outside_domain import plan_outside
 from verifier.audit.request import BUDGETS
 from verifier.audit.trial import Failure, Trial
@@ -27,13 +27,6 @@ from verifier.records.subject import KnownDefect
 from verifier.records.verdict import BAD, FailureKey, Finding, Line, Outcome, Verdict
 from verifier.subjects.source_numbers import further_numbers, source_numbers
 
-FINDINGS_PER_LINE = 3
-STEERED_SECONDS = {"quick": 8.0, "standard": 60.0, "deep": math.inf}
-"""Estimated seconds of the shapes that come first because of what they reach, by the name of a budget."""
-STEERED_SHARE = 0.3
-"""Share of a budget's cases, or of its time, that these have at most."""
-LEAST_STEERED = 10
-"""Cases from which on a search has such shapes, dear to find, and a call that says no number as eps."""
 COVERING_SHARE = 0.6
 """Share of a budget that the fixed list gets, unless it ends before; Hypothesis draws the rest."""
 MUST_SHARE = 0.8
@@ -56,47 +49,6 @@ TIMEOUTS_PER_LINE = 2
 """Cases without an answer after which a search ends: each costs a whole limit, the first of a subject two."""
 CRASHES_PER_LINE = 12
 """Cases after which a search ends if each of them was an error: the kernel does not run at all."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """How long to search: a number of cases, until a moment of time.monotonic(), or so many findings.
-
-    whole: the cases of the budget of which this is a check's share, if it is one.
-    """
-
-    cases: int = BUDGETS["quick"]
-    until: float | None = None
-    findings: int = FINDINGS_PER_LINE
-    whole: int | None = None
-
-    def taken_by(self, plan: Plan, named: int) -> Budget:
-        """Return what a check takes of this budget, with room for so many shapes that the author named."""
-        cases = plan.cases_of(self.cases, least=min(self.cases, named + 1))
-        return replace(self, cases=cases, whole=self.whole or self.cases)
-
-    def spent(self, done: int) -> bool:
-        """Return whether to stop after so many cases."""
-        return done >= self.cases or (self.until is not None and time.monotonic() >= self.until)
-
-    @property
-    def size(self) -> str:
-        """The name of the smallest budget that has as many cases, or that of the largest."""
-        return next((name for name, cases in BUDGETS.items() if (self.whole or self.cases) <= cases), "deep")
-
-    @property
-    def words(self) -> str:
-        """The budget in a sentence: as the command line names it, if it does."""
-        named = self.until is None and BUDGETS[self.size] == (self.whole or self.cases)
-        return f"--budget {self.size}" if named else "this budget"
-
-    @property
-    def steered(self) -> tuple[int, float]:
-        """Cases and estimated seconds that are for the shapes that come first."""
-        seconds = STEERED_SECONDS[self.size] * min(1.0, self.cases / BUDGETS[self.size])
-        if self.until is not None:
-            seconds = min(seconds, STEERED_SHARE * max(0.0, self.until - time.monotonic()))
-        return (round(STEERED_SHARE * self.cases) if self.cases >= LEAST_STEERED else 0), seconds
 
 
 @dataclass(frozen=True, kw_only=True)

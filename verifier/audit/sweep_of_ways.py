@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from verifier.audit.search import STEERED_SECONDS
+from verifier.audit.budget import STEERED_SECONDS
 from verifier.audit.sweep import (
     BATCH_SECONDS,
     PLACE,

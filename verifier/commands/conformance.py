@@ -88,7 +88,8 @@ def conformance_tests(
     """Return a parametrized test function; assign it to a name that begins with `test_`.
 
     subject: the decorated kernel. backend: where to run (default: the best that is here).
-    budget: "quick", "standard", "deep" or a number of cases (default: NORM_VERIFIER_BUDGET or quick).
+    budget: "smoke", "quick", "standard", "deep" or a number of cases (default: NORM_VERIFIER_BUDGET or
+    quick).
     Cases of findings are saved in the folder norm-verifier-findings, and the report says how to replay them.
 
     Example::

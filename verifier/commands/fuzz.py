@@ -36,7 +36,9 @@ def fuzz(  # noqa: PLR0917
     check: CheckOption = None,
     subject: SubjectOption = None,
     backend: BackendOption = None,
-    budget: Annotated[str, typer.Option(help="How long, such as 10m; or quick, standard, deep.")] = "60s",
+    budget: Annotated[
+        str, typer.Option(help="How long, such as 10m; or smoke, quick, standard, deep.")
+    ] = "60s",
     seed: FreshSeedOption = None,
     workers: SomeWorkersOption = "auto",
     out: OutOption = FUZZING_FOLDER,

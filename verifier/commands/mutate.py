@@ -19,7 +19,9 @@ def mutate(  # noqa: PLR0917
     path: Annotated[Path, typer.Argument(help="A kernel file.")],
     check: CheckOption = None,
     dtype: DtypeOption = None,
-    budget: Annotated[str, typer.Option(help="Cases for each line: quick, standard or deep.")] = "quick",
+    budget: Annotated[
+        str, typer.Option(help="Cases for each line: smoke, quick, standard or deep.")
+    ] = "quick",
     sample: Annotated[
         int | None, typer.Option(min=1, help="How many mutants, chosen by the seed; by default all.")
     ] = None,

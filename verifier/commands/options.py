@@ -96,7 +96,7 @@ BackendOption = Annotated[
     ),
 ]
 BudgetOption = Annotated[
-    str, typer.Option(help="quick, standard, deep, or a time such as 300s.", autocompletion=_budgets)
+    str, typer.Option(help="smoke, quick, standard, deep, or a time such as 300s.", autocompletion=_budgets)
 ]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the search.")]
 WorkersOption = Annotated[int, typer.Option("--workers", min=0, help="Worker processes; 0: one per core.")]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from verifier.audit.request import BUDGETS
+
 if TYPE_CHECKING:
     from _pytest._code.code import TerminalRepr, TracebackStyle
 
@@ -31,7 +33,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "kernel-budget": {
         "default": None,
         "metavar": "BUDGET",
-        "help": "quick, standard, deep or a number of cases",
+        "help": "smoke, quick, standard, deep or a number of cases",
     },
     "kernel-seed": {"type": int, "default": None, "metavar": "N", "help": "seed of the search"},
 }
@@ -119,8 +121,8 @@ def pytest_configure(config: pytest.Config) -> None:
         budget = option(config, "kernel-budget")
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
-    if budget not in {"quick", "standard", "deep"} and not (budget.isdigit() and int(budget) > 0):
-        raise pytest.UsageError(f"--kernel-budget {budget!r} is neither quick, standard, deep nor a number")
+    if budget not in BUDGETS and not (budget.isdigit() and int(budget) > 0):
+        raise pytest.UsageError(f"--kernel-budget {budget!r} is neither {', '.join(BUDGETS)} nor a number")
     for name in option(config, "kernel"):
         if not Path(name).is_file():
             raise pytest.UsageError(f"--kernel {name}: no such file")

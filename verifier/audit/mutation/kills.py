@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from verifier.audit import rules
+from verifier.audit.budget import Budget
 from verifier.audit.examination import Examination
 from verifier.audit.mutation import in_sources
 from verifier.audit.mutation.alike import alike
 from verifier.audit.mutation.family import copied
 from verifier.audit.mutation.mutation import Mutation
 from verifier.audit.run_audit import runs_on
-from verifier.audit.search import Budget
 from verifier.checks import checks
 from verifier.execution import Runner
 from verifier.execution.backends import default_backend

@@ -33,6 +33,7 @@ from verifier.records.printable import block
 from verifier.records.verdict import Finding, Line, Verdict
 from verifier.subjects.libraries import LibraryFound
 
+OF_A_FEW_CASES = "A few cases of each check were judged: `--budget quick` and `--budget standard` ask more"
 _ORDER = (
     Verdict.PASS,
     Verdict.FAIL,
@@ -262,7 +263,8 @@ def summary(report: Report) -> str:
         report.short_of_reach
     )
     ran = what_ran(report.reach) if counts[str(Verdict.PASS)] else ""
-    told = [text for text in (ran, certified_summary(report.certificates)) if text]
+    few = OF_A_FEW_CASES if report.budget == "smoke" and counts[str(Verdict.PASS)] else ""
+    told = [text for text in (ran, few, certified_summary(report.certificates)) if text]
     return (
         f"{_plural(subjects, 'subject')}, {_plural(len(report.lines), 'line')}: {words or 'none'}\n"
         f"{_plural(cases, 'case')} in {report.seconds:.0f} s, seed {report.seed}: {'; '.join(parts)}"
