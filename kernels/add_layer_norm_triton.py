@@ -37,7 +37,12 @@ skeleton = add_norm.skeleton
     mean_contraction="none",  # the mean ends in an IEEE division, which no compiler contracts
     divide_by_n="division",
     # Squares and their sums stay finite, and the theorem holds for every order of summation.
-    domain=Domain(max_abs=1e15, max_kappa=1e3, parameter_dtypes=skeleton.PARAMETER_DTYPES),
+    domain=Domain(
+        max_abs=1e15,
+        max_kappa=1e3,
+        parameter_dtypes=skeleton.PARAMETER_DTYPES,
+        residual_dtypes=skeleton.PARAMETER_DTYPES,
+    ),
     returns=("output", "new_residual", "mean", "rstd"),
     guarantees=skeleton.GUARANTEES,
 )

@@ -322,19 +322,22 @@ class _AddNorm(torch.autograd.Function):
                     weight,
                     mean,
                     rstd,
+                    ctx.dtypes[0],
                 )
         return *summands, None, *parameters, None, None, None, None, None
 
 
-def _launch_backward(summands, parameters, dy, grad_total_rows, kept, scale, total, weight, mean, rstd):
+def _launch_backward(
+    summands, parameters, dy, grad_total_rows, kept, scale, total, weight, mean, rstd, dtype
+):
     rows, columns = total.shape
     w = None if weight is None else weight.reshape(columns)
-    accumulate = skeleton.accumulator(total.dtype)[1]
-    block, warps = skeleton.row_tile(columns, total.dtype)
+    accumulate = skeleton.accumulator(dtype)[1]
+    block, warps = skeleton.row_tile(columns, dtype)  # as forward has it, whatever dtype the sum has
     programs, chunk = skeleton.chunks(rows, columns)
     parts = [None if out is None else rstd.new_empty(programs, columns) for out in parameters]
     strides = (*dy.stride(), *steps(grad_total_rows), *steps(kept), step(w))
-    factor = factor_of(kept, scale, total)
+    factor = factor_of(kept, scale, rstd)
     constants = {"CENTRED": mean is not None, "ACCUMULATE": accumulate}
     if columns <= block:
         _backward_rows[(programs,)](
@@ -359,11 +362,14 @@ def add_norm(
     """Normalizes input + residual over the last dimensions; returns the output, the sum and statistics.
 
     mean_of: `mean_of_row`, or None for a norm that takes no mean away. kept: boolean, of the input's shape;
-    where it is False the input counts as 0, elsewhere it is multiplied by the scale.
+    where it is False the input counts as 0, elsewhere it is multiplied by the scale. The sum and its gradient
+    have the residual's dtype.
     """
     columns = skeleton.normalized_columns(op, input, normalized_shape, weight=weight, bias=bias)
-    if residual.shape != input.shape or residual.dtype != input.dtype or residual.device != input.device:
-        raise ValueError(f"{op} takes a residual of the shape, dtype and device of input.")
+    if residual.shape != input.shape or residual.device != input.device:
+        raise ValueError(f"{op} takes a residual of the shape and device of input.")
+    if residual.dtype not in {input.dtype, torch.float32}:
+        raise TypeError(f"{op} takes a residual in the dtype of input or in float32, not {residual.dtype}.")
     if kept is not None and (kept.shape != input.shape or kept.dtype != torch.bool):
         raise ValueError(f"{op} takes a boolean mask of the shape of input.")
     return _AddNorm.apply(

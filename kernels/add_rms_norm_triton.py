@@ -38,7 +38,9 @@ skeleton = add_norm.skeleton
     mean_contraction="none",  # the mean square ends in an IEEE division, which no compiler contracts
     divide_by_n="division",
     # The sum of squares stays finite.
-    domain=Domain(max_abs=1e15, parameter_dtypes=skeleton.PARAMETER_DTYPES),
+    domain=Domain(
+        max_abs=1e15, parameter_dtypes=skeleton.PARAMETER_DTYPES, residual_dtypes=skeleton.PARAMETER_DTYPES
+    ),
     returns=("output", "new_residual", "rstd"),
     guarantees=skeleton.GUARANTEES,
 )

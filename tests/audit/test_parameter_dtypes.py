@@ -18,6 +18,7 @@ from verifier.cases.drawn import recipes
 from verifier.cases.fixed_list import covering, to_be_tried
 from verifier.cases.plan import Plan
 from verifier.cases.recipe import Recipe, build
+from verifier.cases.recipe_json import recipe_document, recipe_of
 from verifier.checks import check
 from verifier.checks.support.truth import Truth
 from verifier.commands.explain import Explained, lines_of
@@ -254,20 +255,63 @@ def test_a_failure_that_needs_no_other_dtype_is_shown_without():
     assert found.case.dtype_of("weight") in {None, found.case.dtype}
 
 
-def declared(kernel, named):
-    domain = Domain(parameter_dtypes=named)
+def declared(kernel, named, option="parameter_dtypes"):
+    domain = Domain(**{option: named})
     return subject(op="layer_norm", language="torch", dtypes=("float16",), domain=domain)(kernel)
 
 
+@pytest.mark.parametrize("option", ["parameter_dtypes", "residual_dtypes"])
 @pytest.mark.parametrize("named", [("float8",), (), "float32", ("input", 3)])
-def test_a_dtype_that_means_nothing_is_refused(named):
-    with pytest.raises(ValueError, match="parameter_dtypes"):
-        declared(lambda x, weight=None: (x, weight), named)
+def test_a_dtype_that_means_nothing_is_refused(named, option):
+    with pytest.raises(ValueError, match=option):
+        declared(lambda x, weight=None, residual=None: (x, weight, residual), named, option)
 
 
-def test_a_kernel_without_parameters_promises_no_dtype_of_them():
+@pytest.mark.parametrize("option", ["parameter_dtypes", "residual_dtypes"])
+def test_a_kernel_without_such_tensors_promises_no_dtype_of_them(option):
     with pytest.raises(ValueError, match="takes none"):
-        declared(lambda x: x, BOTH)
+        declared(lambda x: x, BOTH, option)
+
+
+def test_a_residual_in_another_dtype_gives_it_to_the_sum_and_its_gradient():
+    one = subject_of(KERNELS / "add_rms_norm_triton.py")
+    recipe = Recipe(rows=2, columns=3, residual_dtype="float32")
+    case = build(op("add_rms_norm"), one, "bfloat16", recipe, gradients=True)
+    held = {name: case.dtype_of(name) for name in case.given}
+    assert {name for name, dtype in held.items() if dtype == "float32"} == {"residual", "grad_new_residual"}
+    expected = op("add_rms_norm").expected(case, one)
+    wide = {name for name, like in expected.items() if like.dtype == torch.float32}
+    assert wide == {"new_residual", "grad_residual"}
+    assert {"output", "grad_input", "grad_weight"} <= expected.keys()
+    assert not outside(one, case)
+    silent = one.differing(domain=replace(one.domain, residual_dtypes=None))
+    assert outside(silent, case)
+    bad = Outcome(verdict=Verdict.FAIL, output="output", message="wrong")
+    assert is_finding(one, check("forward_error"), case, bad)
+    assert not is_finding(silent, check("forward_error"), case, bad)
+
+
+@pytest.mark.parametrize(
+    ("stem", "check_name"),
+    [("sum_in_dtype_of_input", "forward_error"), ("gradient_of_sum_in_dtype_of_input", "gradient")],
+)
+def test_a_residual_in_another_dtype_alone_shows_what_is_rounded(stem, check_name):
+    broken = faulty(stem)
+    silent = broken.differing(domain=replace(broken.domain, residual_dtypes=None))
+    assert not examination(silent, check_name, budget=Budget(cases=12)).run().findings
+    line = examination(broken, check_name, budget=Budget(cases=12, findings=1)).run()
+    (found,) = line.findings
+    assert found.case.dtype_of("residual") == "float32"
+    assert "residual input or float32" in found.declaration
+
+
+def test_recipes_say_the_dtype_of_a_residual_in_words_that_are_read_again():
+    recipe = Recipe(rows=2, columns=3, residual_dtype="float32")
+    assert recipe_of(recipe_document(recipe)) == recipe
+    one = subject_of(KERNELS / "add_rms_norm_triton.py")
+    plan = check("gradient").plan(one, op("add_rms_norm"))
+    assert "residual in float32" in to_be_tried(one, plan.for_inputs_of("float16", one))
+    assert "residual in float32" not in to_be_tried(one, plan.for_inputs_of("float32", one))
 
 
 @pytest.mark.parametrize(

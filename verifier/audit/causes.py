@@ -187,11 +187,11 @@ class _Search:
         return self._add("all tensors are contiguous", self._judged(case.with_layouts({})))
 
     def _dtypes(self) -> bool:
-        """Give weight and bias the dtype of the input; return whether that is it."""
+        """Give weight, bias and a residual the dtype of the input; return whether that is it."""
         case = self.case
         other = {
             n: t
-            for n in PARAMETERS
+            for n in (*PARAMETERS, *self.trial.op.of_the_sum)
             if (t := case.tensors.get(n)) is not None and t.dtype != case.given["input"].dtype
         }
         if not other:

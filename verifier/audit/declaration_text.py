@@ -46,6 +46,8 @@ def declaration_text(subject: Subject, dtype: str, setting: Setting) -> str:
         parts["fully_masked"] = claim.fully_masked
     if subject.parameter_dtypes != (INPUT,):
         parts["parameters"] = " or ".join(subject.parameter_dtypes)
+    if subject.residual_dtypes != (INPUT,):
+        parts["residual"] = " or ".join(subject.residual_dtypes)
     unclaimed = frozenset() if claimed else frozenset({"formula"})
     marks = {"tree": "trees", "columns tree": "trees"}
     read = {"variance", "formula"} if claim.read else set()

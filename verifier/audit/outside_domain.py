@@ -37,13 +37,14 @@ def plan_outside(subject: Subject, dtype: str, plan: Plan) -> Plan | None:
 
 
 def _of_values_alone(domain: Domain) -> bool:
-    """Return whether it promises all extents, layouts, arguments, eps, and parameters of the input's dtype.
+    """Return whether it promises all extents, layouts, arguments, eps, and tensors of the input's dtype.
 
-    In other dtypes than the input's there are no parameters in cases outside a domain.
+    In other dtypes than the input's there are no tensors in cases outside a domain.
     """
-    if not domain.optional or INPUT not in (domain.parameter_dtypes or (INPUT,)):
+    promised = (domain.parameter_dtypes, domain.residual_dtypes)
+    if not domain.optional or any(INPUT not in (named or (INPUT,)) for named in promised):
         return False
-    rest = replace(domain, max_kappa=None, max_abs=None, parameter_dtypes=None)
+    rest = replace(domain, max_kappa=None, max_abs=None, parameter_dtypes=None, residual_dtypes=None)
     return replace(rest, required=Domain().required) == Domain()
 
 

@@ -60,12 +60,13 @@ class _Reduction:
             any(map(self._still_fails, simpler))
 
     def unite_dtypes(self) -> None:
-        """Give weight and bias the dtype of the input if the case still fails: theirs is not the cause."""
-        case = self.best.case
-        other = {n: t for n in PARAMETERS if (t := case.tensors.get(n)) is not None}
-        held = {name: tensor.to(case.given["input"].dtype) for name, tensor in other.items()}
-        if any(case.dtype_of(name) != case.dtype for name in other) and _finite(held):
-            self._still_fails(replace(case, tensors={**case.tensors, **held}))
+        """Give parameters, and what is added, the dtype of the input where the case still fails then."""
+        for names in (PARAMETERS, self.trial.op.of_the_sum):
+            case = self.best.case
+            other = {n: t for n in names if (t := case.tensors.get(n)) is not None}
+            held = {name: tensor.to(case.given["input"].dtype) for name, tensor in other.items()}
+            if any(case.dtype_of(name) != case.dtype for name in other) and _finite(held):
+                self._still_fails(replace(case, tensors={**case.tensors, **held}))
 
     def reduce_tensors(self) -> None:
         """Leave out rows and columns, and simplify numbers.

@@ -19,7 +19,7 @@ from verifier.cases.recipe import EPS_NONE, Eps, Recipe, eps_meant
 from verifier.ops import Op, Shapes
 from verifier.ops import op as named_op
 from verifier.records.case import Case
-from verifier.records.subject import INPUT, PARAMETERS, Domain, Subject
+from verifier.records.subject import ADDED, INPUT, PARAMETERS, Domain, Subject
 
 CARRIED_STRENGTHS = (0, 1)
 """The same where another tensor carries the hazard: NaN, then infinity."""
@@ -145,6 +145,9 @@ def factors(subject: Subject, plan: Plan) -> list[Factor]:
         levels = (*dtypes, *([] if mixed is None else [mixed]))
         weights = [_SAME] + [_OTHER] * (len(dtypes) - 1) + [1.0] * (len(levels) - len(dtypes))
         every["parameter_dtype"] = Factor(name="parameter_dtype", levels=levels, weights=weights)
+    sums = plan.residual_dtypes_of(the_op, subject)
+    if len(sums) > 1:
+        every["residual_dtype"] = Factor(name="residual_dtype", levels=sums, weights=[1.0] * len(sums))
     many = (n for n in ("layout", "hazard") if len(every[n].levels) > len(every["shape"].levels) // 2)
     leading = plan.leads or next(many, "shape")
     if plan.most is not None:  # of so few, no level waits because another is more usual
@@ -328,6 +331,7 @@ def _recipe(choice: Choice, number: int, op: Op) -> Recipe:
         eps=choice["eps"],
         parameter_dtype=weight_dtype,
         bias_dtype=bias_dtype,
+        residual_dtype=choice.get("residual_dtype"),
     )
     return recipe.carried_by(aimed.tensor)
 
@@ -370,6 +374,8 @@ def to_be_tried(subject: Subject, plan: Plan) -> list[str]:
     }
     if possible.mixed is not None:
         levels["parameter_dtype"].append(_MIXED)
+    sums = plan.residual_dtypes_of(possible.op, subject)
+    levels["residual_dtype"] = [_of_residual(d) for d in sums] if len(sums) > 1 else []
     together = _aligned_otherwise(subject, plan, possible)
     mean = _largest_mean(subject, plan)
     if mean is not None and _shape_of_spread(plan, possible) is not None:
@@ -391,7 +397,8 @@ def tried(recipe: Recipe, case: Case, plan: Plan) -> set[str]:
             _of_ranks(shapes),
             _of_eps(recipe.eps),
         }
-        | {_of_dtype(d) for d in _parameter_dtypes(case)}
+        | {_of_dtype(d) for d in _dtypes_of(case, PARAMETERS)}
+        | {_of_residual(d) for d in _dtypes_of(case, ADDED)}
         | ({_MIXED} if case.mixes_dtypes else set())
         | _shown_misaligned(case)
         | _shown_means(recipe, case)
@@ -458,9 +465,13 @@ def _of_misaligned(dtype: str) -> str:
     return f"weight misaligned {where}" + ("" if dtype == INPUT else f", with {_of_dtype(dtype)}")
 
 
-def _parameter_dtypes(case: Case) -> set[str]:
-    """Return the dtypes that a case shows its parameters in; "input" is one if it is the input's."""
-    held = {dtype for name in PARAMETERS if (dtype := case.dtype_of(name)) is not None}
+def _of_residual(dtype: str) -> str:
+    return f"residual in {dtype}" if dtype != INPUT else "residual in the input's dtype"
+
+
+def _dtypes_of(case: Case, names: tuple[str, ...]) -> set[str]:
+    """Return the dtypes that a case shows these tensors in; "input" is one if it is the input's."""
+    held = {dtype for name in names if (dtype := case.dtype_of(name)) is not None}
     return held | ({INPUT} if case.dtype in held else set())
 
 

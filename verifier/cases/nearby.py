@@ -73,8 +73,13 @@ def _changed(draw: st.DrawFn, change: str, recipe: Recipe, fresh: Recipe, plan: 
         case "new layouts":
             return replace(recipe, layouts=fresh.layouts)
         case _:
-            held = fresh.parameter_dtype
-            return replace(recipe, eps=fresh.eps, parameter_dtype=held, bias_dtype=fresh.bias_dtype)
+            return replace(
+                recipe,
+                eps=fresh.eps,
+                parameter_dtype=fresh.parameter_dtype,
+                bias_dtype=fresh.bias_dtype,
+                residual_dtype=fresh.residual_dtype,
+            )
 
 
 def _resized(draw: st.DrawFn, recipe: Recipe, plan: Plan) -> Recipe:

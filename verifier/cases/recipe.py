@@ -36,7 +36,8 @@ class Recipe:
     eps: None leaves it out, `EPS_NONE` gives None in words. further: values of other tensors by name, None
     where one is left out.
     parameter_dtype: of weight, bias and running statistics, "input" for the input's; None is the first that
-    the subject promises. bias_dtype: of bias, where it has another.
+    the subject promises. bias_dtype: of bias, where it has another. residual_dtype: of what is added to the
+    input and of the gradient of the sum, likewise.
     """
 
     rows: int
@@ -52,6 +53,7 @@ class Recipe:
     further: tuple[tuple[str, Values | None], ...] = ()
     parameter_dtype: str | None = None
     bias_dtype: str | None = None
+    residual_dtype: str | None = None
 
     def __repr__(self) -> str:
         """Print what differs from the default, as Python reads it."""
@@ -285,6 +287,7 @@ def _fill(
     extents = laid(op, {"input": torch.empty(shapes.tensors["input"])}, shapes.scalars)
     named = recipe.parameter_dtype or subject.parameter_dtypes[0]
     held = dict.fromkeys(PARAMETERS, named) | {"bias": recipe.bias_dtype or named}
+    held |= dict.fromkeys(op.of_the_sum, recipe.residual_dtype or subject.residual_dtypes[0])
     incoming = (n for n in op.incoming.values() if gradients and n not in op.tensors)
     for name in (*op.tensors, *incoming):
         recipe_of = _like_the_input(recipe) if name in op.alike else recipe.values_of(name)

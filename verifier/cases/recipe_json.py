@@ -11,7 +11,7 @@ from strategies.values import Values
 from verifier.cases.recipe import EPS_NONE, Recipe
 
 _VALUES = ("input", "weight", "bias", "grad_output")
-_PLAIN = ("rows", "columns", "variant", "joint", "parameter_dtype", "bias_dtype")
+_PLAIN = ("rows", "columns", "variant", "joint", "parameter_dtype", "bias_dtype", "residual_dtype")
 
 
 def recipe_document(recipe: Recipe) -> dict[str, object]:

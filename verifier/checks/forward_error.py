@@ -62,6 +62,7 @@ CATCHES = (
     "eps_raised_in_long_rows_triton",
     "rows_beyond_bounded_grid_triton",
     "rows_beyond_four_each_triton",
+    "sum_in_dtype_of_input",
     "sum_kept_declared_rounded",
     "sum_rounded_declared_kept",
     "dropout_times_what_is_kept",
@@ -95,7 +96,7 @@ MOST_ELEMENTS_ELSEWHERE = 2048
 
 def plan(_subject: Subject, _op: Op) -> Plan:
     """Ask for every hazard in contiguous memory, of every rank."""
-    must = ("variant", "eps", "parameter_dtype")
+    must = ("variant", "eps", "parameter_dtype", "residual_dtype")
     return Plan(
         eps=EVERY_EPS, must=must, reaching=True, literals=True, parameter_dtypes=True, eps_unsaid=True
     )

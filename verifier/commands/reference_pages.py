@@ -144,6 +144,8 @@ def claim_of(subject: Subject) -> str:
         words.append(f"columns to {domain.max_columns}")
     if subject.parameter_dtypes != (INPUT,):
         words.append(f"parameters in {' or '.join(subject.parameter_dtypes)}")
+    if subject.residual_dtypes != (INPUT,):
+        words.append(f"residual in {' or '.join(subject.residual_dtypes)}")
     return "; ".join(words)
 
 

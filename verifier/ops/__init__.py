@@ -248,6 +248,12 @@ class Op:
     complete: Callable[[Tensors, Scalars, Subject], dict[str, torch.Tensor | None]] = _as_they_are
 
     @property
+    def of_the_sum(self) -> tuple[str, ...]:
+        """The tensors of one dtype with what is added to the input: that, and the gradient of the sum."""
+        incoming = (gradient for output, gradient in self.incoming.items() if output != "output")
+        return (*self.alike, *incoming) if self.alike else ()
+
+    @property
     def has_eps(self) -> bool:
         """Whether eps makes a difference: a softmax has none, and a backward pass may have it in rstd."""
         return self.needs_variance or self.own or self.reads_eps or "rstd" in self.tensors

@@ -30,6 +30,8 @@ INPUT = "input"
 """In the place of a dtype's name: that of the input, whichever it is."""
 PARAMETERS = ("alpha", "weight", "bias", "running_mean", "running_var")
 """The tensors that one dtype holds, which need not be the input's: what a network learns, or keeps."""
+ADDED = ("residual",)
+"""What is added to the input, whose dtype need not be its: residuals are often kept in float32."""
 USUAL_EPS = 1e-12
 """The least eps in use: of vision models' layer norms (BERT, ViT)."""
 
@@ -51,7 +53,7 @@ class Domain:
     parameter of the signature without a default is always given, whatever the domain says.
     `parameter_dtypes` names the dtypes in which weight, bias and running statistics are promised: "input" is
     the input's. Of several, weight may have one and bias another, which a kernel may refuse. None promises
-    the input's alone, and says nothing of any other.
+    the input's alone, and says nothing of any other. `residual_dtypes` names those of a residual likewise.
     """
 
     max_kappa: float | None = None
@@ -66,6 +68,7 @@ class Domain:
     optional: bool = True
     required: tuple[str, ...] = ("weight", "bias")
     parameter_dtypes: tuple[str, ...] | None = None
+    residual_dtypes: tuple[str, ...] | None = None
 
     @property
     def numeric(self) -> bool:
@@ -92,16 +95,14 @@ class Domain:
         yield from self._in_other_dtypes(case)
 
     def _in_other_dtypes(self, case: Case) -> Iterator[str]:
-        """Yield every parameter whose dtype is not promised."""
-        accepted = {case.dtype if name == INPUT else name for name in self.parameter_dtypes or (INPUT,)}
-        for name in PARAMETERS:
-            held = case.dtype_of(name)
-            if held is not None and held not in accepted:
-                yield f"{name} in {held} beside an input in {case.dtype}"
+        """Yield every parameter, and every residual, whose dtype is not promised."""
+        yield from _in_others(case, PARAMETERS, self.parameter_dtypes)
+        yield from _in_others(case, ADDED, self.residual_dtypes)
 
     def leaves_dtypes_open(self, case: Case) -> bool:
-        """Return whether a parameter has another dtype than the input, and nothing is said of such."""
-        return self.parameter_dtypes is None and any(self._in_other_dtypes(case))
+        """Return whether a tensor has another dtype than the input, and nothing is said of such."""
+        every = ((PARAMETERS, self.parameter_dtypes), (ADDED, self.residual_dtypes))
+        return any(any(_in_others(case, names, None)) for names, promised in every if promised is None)
 
     def exceeded(self, rows: int, columns: int, rank: int) -> Iterator[str]:
         """Yield every limit on extents that these do not keep. rank: dimensions of the input."""
@@ -349,6 +350,12 @@ class Subject:
         return named or (INPUT,)
 
     @property
+    def residual_dtypes(self) -> tuple[str, ...]:
+        """The dtypes in which what is added to the input is promised; "input", the input's, as above."""
+        named = self.domain.residual_dtypes if self.domain is not None else None
+        return named or (INPUT,)
+
+    @property
     def claims(self) -> bool:
         """Whether a variance algorithm is claimed, hence whether bounds apply."""
         return self.claim.variance is not None
@@ -367,6 +374,15 @@ class Subject:
             claims.setdefault("variance_options", {})
         rest = {k: v for k, v in changes.items() if k not in claims}
         return replace(self, claim=replace(self.claim, **claims), **rest)
+
+
+def _in_others(case: Case, names: tuple[str, ...], promised: tuple[str, ...] | None) -> Iterator[str]:
+    """Yield every tensor of these in a dtype that is not promised; where none is named, the input's is."""
+    accepted = {case.dtype if name == INPUT else name for name in promised or (INPUT,)}
+    for name in names:
+        held = case.dtype_of(name)
+        if held is not None and held not in accepted:
+            yield f"{name} in {held} beside an input in {case.dtype}"
 
 
 def _above(value: int, limit: int | None) -> bool:

@@ -15,6 +15,7 @@ from verifier.arithmetic.formats import FORMATS, Contraction, DivideByN
 from verifier.arithmetic.trees.tree import Tree
 from verifier.records.library import fits
 from verifier.records.subject import (
+    ADDED,
     INPUT,
     LANGUAGES,
     PARAMETERS,
@@ -123,7 +124,7 @@ def subject(
     def declare(function: Callable[..., object]) -> Subject:
         meant = _demand_specification(op, specification, variance, function, returns)
         _demand_required(domain, function)
-        _demand_parameters(domain, function)
+        _demand_dtypes(domain, function)
         _demand_gradients(meant, gradients, function, differentiable=differentiable)
         made = Subject(
             function=function,
@@ -365,19 +366,20 @@ def _demand_gradients(
         )
 
 
-def _demand_parameters(domain: Domain | None, function: Callable[..., object]) -> None:
-    """Demand known dtypes of parameters in the domain, of a kernel that takes any."""
-    if domain is None or domain.parameter_dtypes is None:
-        return
-    known, named = (*FORMATS, INPUT), domain.parameter_dtypes
-    if not isinstance(named, tuple | list) or not named or any(name not in known for name in named):
-        raise ValueError(
-            f"@subject: Domain(parameter_dtypes={named!r}) is not a tuple of {', '.join(known)}, as "
-            '("input", "float32")'
-        )
-    taken = inspect.signature(function).parameters
-    if not any(name in taken for name in PARAMETERS):
-        raise ValueError(
-            f"@subject: Domain(parameter_dtypes=...) speaks of {', '.join(PARAMETERS)}, of which "
-            f"{function.__name__}() takes none"
-        )
+def _demand_dtypes(domain: Domain | None, function: Callable[..., object]) -> None:
+    """Demand known dtypes of parameters and residuals in the domain, of a kernel that takes any."""
+    known = (*FORMATS, INPUT)
+    for option, names in (("parameter_dtypes", PARAMETERS), ("residual_dtypes", ADDED)):
+        named = getattr(domain, option, None)
+        if named is None:
+            continue
+        if not isinstance(named, tuple | list) or not named or any(name not in known for name in named):
+            raise ValueError(
+                f"@subject: Domain({option}={named!r}) is not a tuple of {', '.join(known)}, as "
+                '("input", "float32")'
+            )
+        if not any(name in inspect.signature(function).parameters for name in names):
+            raise ValueError(
+                f"@subject: Domain({option}=...) speaks of {', '.join(names)}, of which "
+                f"{function.__name__}() takes none"
+            )
