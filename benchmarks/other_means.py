@@ -74,6 +74,29 @@ def _sums_through_the_input(case: Case, document: Document) -> str:
     return f"mpmath gives {float(exact):.9g}, and {seen:.9g}, which is seen in float32, is of {case.dtype}"
 
 
+def _residual_through_the_input(case: Case, document: Document) -> str:
+    place, seen = _element(document)
+    _demand(case.rows == 1, "there are several rows")
+    x, residual, g, further = (
+        case.given[name].float().reshape(-1)
+        for name in ("input", "residual", "grad_output", "grad_new_residual")
+    )
+    weight = case.given["weight"].double().reshape(-1) if "weight" in case.given else torch.ones(case.columns)
+    row = [mpmath.mpf(one) for one in (x + residual).tolist()]
+    mean = sum(row) / len(row) if "layer_norm" in case.op else mpmath.mpf(0)
+    rstd = 1 / mpmath.sqrt(sum((one - mean) ** 2 for one in row) / len(row) + case.eps)
+    hat = [(one - mean) * rstd for one in row]
+    weighted = [mpmath.mpf(d) * w for d, w in zip(g.tolist(), weight.tolist(), strict=True)]
+    along = sum(d * h for d, h in zip(weighted, hat, strict=True)) / len(row)
+    shift = sum(weighted) / len(row) if "layer_norm" in case.op else mpmath.mpf(0)
+    exact = (weighted[place] - shift - hat[place] * along) * rstd + further[place].item()
+    held = getattr(torch, case.dtype)
+    fits = torch.tensor(seen, dtype=torch.float64).to(held).item() == seen
+    off = abs(seen / exact - 1)
+    _demand(fits and 1e-5 < off < torch.finfo(held).eps, f"{seen} is not {exact} rounded to {case.dtype}")
+    return f"mpmath gives {float(exact):.9g}, and {seen:.9g}, which is seen in float32, is of {case.dtype}"
+
+
 def _one_pass_variance(case: Case) -> float:
     """Return the least mean(x**2) - mean(x)**2 of a row, of sums by halves or neighbours in its dtype.
 
@@ -360,6 +383,7 @@ CHECKS: dict[str, Callable[[Case, Document], str]] = {
     "lanes-beyond-the-row": _lanes_beyond_the_row,
     "sums-through-bfloat16": _sums_through_bfloat16,
     "sums-through-the-input": _sums_through_the_input,
+    "residual-through-input": _residual_through_the_input,
     "sums-overflow": _sums_overflow,
     "powers-overflow": _powers_overflow,
     "eps-lost": _eps_lost,

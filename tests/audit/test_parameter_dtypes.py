@@ -74,6 +74,23 @@ def notes_on_dtypes(subject, dtype="float16", cases=10):
     return [note for note in line.notes if "parameters" in note]
 
 
+@pytest.mark.parametrize(
+    ("stem", "check_name", "seen"),
+    [
+        ("sum_in_dtype_of_input", "forward_error", "elements are provably beyond"),
+        ("gradient_of_sum_in_dtype_of_input", "gradient", "elements are provably beyond"),
+        ("gradient_of_sum_in_dtype_of_input", "forward_error", "measured: right on 1 case"),
+    ],
+)
+def test_a_residual_of_which_nothing_is_promised_is_measured_once(stem, check_name, seen):
+    broken = faulty(stem)
+    silent = broken.differing(domain=replace(broken.domain, residual_dtypes=None))
+    line = examination(silent, check_name, budget=Budget(cases=10)).run()
+    assert line_verdict(line) is Verdict.PASS
+    (note,) = [note for note in line.notes if note.startswith("a residual in float32 is not promised")]
+    assert seen in note
+
+
 def test_only_what_the_kernel_takes_and_leaves_open_is_measured():
     open_one = promising(subject_of(SUPPORT / "right_kernel.py"))
     (note,) = notes_on_dtypes(open_one)
@@ -88,7 +105,9 @@ def test_a_case_of_a_known_defect_is_not_taken_for_one_of_its_dtype():
     known = KnownDefect(check="gradient", reason="known", where=lambda case: case.columns > 16)
     right = promising(subject_of(SUPPORT / "right_kernel.py")).differing(known_defects=(known,))
     taken = unpromised_dtypes._case(
-        examination(right, "gradient", "float16"), check("gradient").plan(right, LN)
+        examination(right, "gradient", "float16"),
+        check("gradient").plan(right, LN),
+        unpromised_dtypes.OF_PARAMETERS,
     )
     assert taken.columns <= 16
     assert taken.dtype_of("weight") == "float32"

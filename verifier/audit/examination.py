@@ -288,7 +288,9 @@ class Examination(Trial):
         """Try once what is not promised of parameters, where the search passed and has not ended for time."""
         brief = self.first or self.budget.cases < LEAST_STEERED or self.budget.spent(0)
         if not brief and rules.line_verdict(line) is Verdict.PASS:
-            line.measured.update(one for one in [unpromised_dtypes.measured(self, plan)] if one is not None)
+            every = (unpromised_dtypes.OF_PARAMETERS, unpromised_dtypes.OF_RESIDUALS)
+            found = (unpromised_dtypes.measured(self, plan, promise) for promise in every)
+            line.measured.update(one for one in found if one is not None)
 
     def _shortened(self, plan: Plan, first: Steering) -> Plan:
         return plan.few_shapes(long=not first.shapes) if self._is_short() else plan

@@ -14,7 +14,7 @@ from verifier.arithmetic.trees.tree import any_order
 from verifier.audit.claims_at_cases import ClaimAtCase, claim_at
 from verifier.audit.examination import Examination
 from verifier.audit.read_claim import ReadClaim, case_read
-from verifier.audit.unpromised_dtypes import RIGHT, measured
+from verifier.audit.unpromised_dtypes import OF_PARAMETERS, RIGHT, measured
 from verifier.bounds import table
 from verifier.bounds.variance import algorithms
 from verifier.cases.fixed_list import covering
@@ -262,7 +262,8 @@ def parameters(declared: Subject, runner: Runner, formula: Mapping[str, str | No
 def _measured(subject: Subject, runner: Runner, name: str, dtype: str) -> Measured | None:
     examination = Examination(subject=subject, check_name=name, dtype=dtype, runner=runner)
     plan = check(name).plan(subject, op(subject.op))
-    return measured(examination, plan if subject.language == "torch" else plan.few_shapes())
+    few = plan if subject.language == "torch" else plan.few_shapes()
+    return measured(examination, few, OF_PARAMETERS)
 
 
 def contraction(subject: Subject) -> Contraction:
