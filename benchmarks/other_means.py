@@ -91,7 +91,8 @@ def _residual_through_the_input(case: Case, document: Document) -> str:
     shift = sum(weighted) / len(row) if "layer_norm" in case.op else mpmath.mpf(0)
     exact = (weighted[place] - shift - hat[place] * along) * rstd + further[place].item()
     held = getattr(torch, case.dtype)
-    fits = torch.tensor(seen, dtype=torch.float64).to(held).item() == seen
+    nearest = torch.tensor(seen, dtype=torch.float64).to(held).item()
+    fits = abs(nearest - seen) < 1e-8 * abs(seen)  # nine digits of it are kept
     off = abs(seen / exact - 1)
     _demand(fits and 1e-5 < off < torch.finfo(held).eps, f"{seen} is not {exact} rounded to {case.dtype}")
     return f"mpmath gives {float(exact):.9g}, and {seen:.9g}, which is seen in float32, is of {case.dtype}"
