@@ -247,7 +247,7 @@ def summary(report: Report) -> str:
     parts = [_plural(len(news), "unexpected finding")]
     if causes := len(of_one_cause(news)):
         parts[0] += f" of {_plural(causes, 'kind')}"
-    parts += [f"{_plural(known, 'known defect')} confirmed"] if known else []
+    parts += [f"{_plural(known, 'known defect')} confirmed (-v says which)"] if known else []
     left = sum(no_case_left(line) for line in report.lines)
     parts += [f"{_plural(left, 'line')} with no case left but known defects"] if left else []
     failures = len(report.errors) + sum(1 for _ in contradictions(report.certificates))
