@@ -131,7 +131,9 @@ def main() -> None:
     todo.add_argument("--table", type=Path, help="such a file, of which a table is printed")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--budget", default="standard", help="quick, standard or deep: cases of each check")
+    parser.add_argument(
+        "--budget", default="standard", help="smoke, quick, standard or deep: cases of each check"
+    )
     arguments = parser.parse_args()
     if arguments.out:
         run(arguments)

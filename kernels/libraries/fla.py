@@ -102,7 +102,7 @@ RESIDUAL_THROUGH_INPUT = KnownDefect(
     "dtype before it is stored.",
     where=_is_long_beside_float32,
     dtypes=("float16", "bfloat16"),
-    also=("*",),
+    also=("layouts", "memory", "modes", "partial_gradients", "repeated_calls"),
 )
 SUM_DECLARED = {"known_defects": (NO_ROWS, UNDEFINED_LANES, RESIDUAL_THROUGH_INPUT), **ADDED}
 

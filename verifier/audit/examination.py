@@ -285,7 +285,7 @@ class Examination(Trial):
         self.reach = joined((self.reach, Reach(left_out=left_out)))
 
     def _measure_dtypes(self, plan: Plan, line: Line) -> None:
-        """Try once what is not promised of parameters, where the search passed and has not ended for time."""
+        """Try once what is not promised of dtypes, where the search passed and has not ended for time."""
         brief = self.first or self.budget.cases < LEAST_STEERED or self.budget.spent(0)
         if not brief and rules.line_verdict(line) is Verdict.PASS:
             every = (unpromised_dtypes.OF_PARAMETERS, unpromised_dtypes.OF_RESIDUALS)

@@ -58,8 +58,8 @@ def recipes(draw: st.DrawFn, op: Op, subject: Subject, dtype: str, plan: Plan) -
     dtypes = plan.parameter_dtypes_of(op, subject)
     if len(dtypes) > 1:
         recipe = replace(recipe, parameter_dtype=draw(st.sampled_from(dtypes)))
-    sums = plan.residual_dtypes_of(op, subject)
-    if len(sums) > 1:
+    sums = plan.residual_dtypes_of(op)
+    if sums:
         recipe = replace(recipe, residual_dtype=draw(st.sampled_from(sums)))
     if plan.carriers:
         there = ("input", *(n for n in plan.carried_by(op, subject)[1:] if recipe.values_of(n) is not None))

@@ -145,8 +145,8 @@ def factors(subject: Subject, plan: Plan) -> list[Factor]:
         levels = (*dtypes, *([] if mixed is None else [mixed]))
         weights = [_SAME] + [_OTHER] * (len(dtypes) - 1) + [1.0] * (len(levels) - len(dtypes))
         every["parameter_dtype"] = Factor(name="parameter_dtype", levels=levels, weights=weights)
-    sums = plan.residual_dtypes_of(the_op, subject)
-    if len(sums) > 1:
+    sums = plan.residual_dtypes_of(the_op)
+    if sums:
         every["residual_dtype"] = Factor(name="residual_dtype", levels=sums, weights=[1.0] * len(sums))
     many = (n for n in ("layout", "hazard") if len(every[n].levels) > len(every["shape"].levels) // 2)
     leading = plan.leads or next(many, "shape")
@@ -374,8 +374,8 @@ def to_be_tried(subject: Subject, plan: Plan) -> list[str]:
     }
     if possible.mixed is not None:
         levels["parameter_dtype"].append(_MIXED)
-    sums = plan.residual_dtypes_of(possible.op, subject)
-    levels["residual_dtype"] = [_of_residual(d) for d in sums] if len(sums) > 1 else []
+    sums = plan.residual_dtypes_of(possible.op)
+    levels["residual_dtype"] = [_of_residual(d) for d in sums] if sums else []
     together = _aligned_otherwise(subject, plan, possible)
     mean = _largest_mean(subject, plan)
     if mean is not None and _shape_of_spread(plan, possible) is not None:

@@ -54,7 +54,8 @@ class Plan:
     nothing new, whatever the budget is. share: how much of the cases of a budget it takes, less than all
     where numbers hardly matter to the answer. carriers: tensors besides the input that have the hazard in its
     place, one in a case. parameter_dtypes: whether weight and bias come in every dtype that is promised, not
-    in the first alone; for an input of a known dtype residual_dtypes says so of a residual. variants: which
+    in the first alone; residual_dtypes: those of a residual beside an input of a known dtype,
+    which `for_inputs_of` names in such a plan. variants: which
     of the op's forms of shapes cases have, by number (None: all).
     eps_unsaid:
     whether a case after the fixed list says no number as eps, where the signature's default means one.
@@ -87,7 +88,7 @@ class Plan:
     share: float = 1.0
     carriers: tuple[str, ...] = ()
     parameter_dtypes: bool = False
-    residual_dtypes: bool = False
+    residual_dtypes: tuple[str, ...] = ()
     variants: tuple[int, ...] | None = None
     eps_unsaid: bool = False
 
@@ -158,15 +159,16 @@ class Plan:
 
     def for_inputs_of(self, dtype: str, subject: Subject) -> Plan:
         """Return the plan for inputs of a dtype: what takes no other dtype is not varied."""
-        varied = self.parameter_dtypes or self.residual_dtypes
+        varied = self.parameter_dtypes or bool(self.residual_dtypes)
 
         def several(promised: tuple[str, ...]) -> bool:
             return len({dtype if name == INPUT else name for name in promised}) > 1
 
+        of_residuals = subject.residual_dtypes_beside(dtype)
         return replace(
             self,
             parameter_dtypes=self.parameter_dtypes and several(subject.parameter_dtypes),
-            residual_dtypes=varied and several(subject.residual_dtypes),
+            residual_dtypes=of_residuals if varied and several(of_residuals) else (),
         )
 
     def parameter_dtypes_of(self, op: Op, subject: Subject) -> tuple[str, ...]:
@@ -174,9 +176,9 @@ class Plan:
         taken = any(True in levels for levels in self.parameters_of(op, subject).values())
         return subject.parameter_dtypes if self.parameter_dtypes and taken else subject.parameter_dtypes[:1]
 
-    def residual_dtypes_of(self, op: Op, subject: Subject) -> tuple[str, ...]:
-        """Return the dtypes that what is added to the input has in cases."""
-        return subject.residual_dtypes if self.residual_dtypes and op.alike else subject.residual_dtypes[:1]
+    def residual_dtypes_of(self, op: Op) -> tuple[str, ...]:
+        """Return the dtypes that what is added to the input has in cases, none where it has one in all."""
+        return self.residual_dtypes if op.alike else ()
 
     def mixed_dtypes_of(self, op: Op, subject: Subject) -> tuple[str, str] | None:
         """Return two dtypes of weight and bias in one case, None where there are no two.

@@ -287,7 +287,8 @@ def _fill(
     extents = laid(op, {"input": torch.empty(shapes.tensors["input"])}, shapes.scalars)
     named = recipe.parameter_dtype or subject.parameter_dtypes[0]
     held = dict.fromkeys(PARAMETERS, named) | {"bias": recipe.bias_dtype or named}
-    held |= dict.fromkeys(op.of_the_sum, recipe.residual_dtype or subject.residual_dtypes[0])
+    beside = subject.residual_dtypes_beside(dtype) or (INPUT,)
+    held |= dict.fromkeys(op.of_the_sum, recipe.residual_dtype or beside[0])
     incoming = (n for n in op.incoming.values() if gradients and n not in op.tensors)
     for name in (*op.tensors, *incoming):
         recipe_of = _like_the_input(recipe) if name in op.alike else recipe.values_of(name)

@@ -64,8 +64,8 @@ def varied(op: Op, plan: Plan, subject: Subject, recipe: Recipe, variation: Vari
     alone = replace(alone, eps=max((e for e in eps if e is not None), default=None)) if first else alone
     dtypes = plan.parameter_dtypes_of(op, subject)
     other = replace(alone, parameter_dtype=dtypes[-1]) if len(dtypes) > 1 else alone
-    sums = plan.residual_dtypes_of(op, subject)
-    other = replace(other, residual_dtype=sums[-1]) if len(sums) > 1 else other
+    sums = plan.residual_dtypes_of(op)
+    other = replace(other, residual_dtype=sums[-1]) if sums else other
     layouts = _layouts(op, plan, subject, recipe, rows=first)
     apart = replace(other, rows=max(other.rows, ROWS) if first else other.rows, layouts=layouts)
     yield from dict.fromkeys((apart, other, alone))

@@ -26,7 +26,7 @@ from verifier.ops import op
 from verifier.ops.rows.compose_bounds import to_float64
 from verifier.records.case import Case
 from verifier.records.observation import Observation
-from verifier.records.subject import PARAMETERS, Subject
+from verifier.records.subject import ADDED, PARAMETERS, Subject
 from verifier.subjects.load_file import load_subjects
 
 WIDTH = 50
@@ -309,8 +309,10 @@ def case_for(  # noqa: PLR0917 (what a user may choose)
 def lines_of(explained: Explained) -> Iterator[str]:
     """Yield the account as lines of text: for every output its lines with their shares, and the source."""
     case = explained.case
-    held = {case.dtype_of(name) for name in PARAMETERS} - {None, case.dtype}
-    parameters = f" with parameters in {' and '.join(map(str, held))}" if held else ""
+    every = (("parameters", PARAMETERS), ("a residual", ADDED))
+    other = {word: {case.dtype_of(name) for name in names} - {None, case.dtype} for word, names in every}
+    told = [f"{word} in {' and '.join(map(str, held))}" for word, held in other.items() if held]
+    parameters = f" with {' and '.join(told)}" if told else ""
     yield (
         f"{explained.subject}  {case.op}  {case.dtype}{parameters}  {case.rows} x {case.columns}  "
         f"hazard {case.hazard}  kappa (|mean|/std) {case.kappa:.3g}"

@@ -15,6 +15,7 @@ from verifier.ops.layer_norm import FORMS as OF_THE_NORM
 from verifier.ops.rows import residual, trailing_dimensions
 
 TENSORS = ("input", "residual", "weight", "bias")
+ALIKE = ("residual",)
 
 FORMS = residual.added_forms(OF_THE_NORM)
 
@@ -28,7 +29,7 @@ OP = Op(
     differentiable=TENSORS,
     outputs=residual.OUTPUTS,
     incoming=residual.INCOMING,
-    alike=("residual",),
+    alike=ALIKE,
     normalized=residual.normalized,
     variants=trailing_dimensions.VARIANTS,
     forms=FORMS,

@@ -15,6 +15,7 @@ from verifier.ops.rows import dropout, residual, trailing_dimensions
 from verifier.oracle.rows.dropped import KEPT
 
 TENSORS = ("input", "residual", KEPT, "weight", "bias")
+ALIKE = ("residual",)
 
 FORMS = dropout.dropped_forms(OF_THE_NORM)
 
@@ -30,7 +31,7 @@ OP = Op(
     drawn={KEPT: dropout.drawn_mask},
     outputs=residual.OUTPUTS,
     incoming=residual.INCOMING,
-    alike=("residual",),
+    alike=ALIKE,
     normalized=dropout.normalized,
     variants=trailing_dimensions.VARIANTS,
     forms=FORMS,

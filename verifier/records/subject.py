@@ -53,7 +53,8 @@ class Domain:
     parameter of the signature without a default is always given, whatever the domain says.
     `parameter_dtypes` names the dtypes in which weight, bias and running statistics are promised: "input" is
     the input's. Of several, weight may have one and bias another, which a kernel may refuse. None promises
-    the input's alone, and says nothing of any other. `residual_dtypes` names those of a residual likewise.
+    the input's alone, and says nothing of any other. `residual_dtypes` names those of a residual likewise,
+    of which the ones are tried that hold the input and that sums hold.
     """
 
     max_kappa: float | None = None
@@ -354,6 +355,18 @@ class Subject:
         """The dtypes in which what is added to the input is promised; "input", the input's, as above."""
         named = self.domain.residual_dtypes if self.domain is not None else None
         return named or (INPUT,)
+
+    def residual_dtypes_beside(self, dtype: str) -> tuple[str, ...]:
+        """Return those of them that are tried beside inputs of a dtype.
+
+        Theorem T14 is of sums in a format that holds both, stored in one that holds the input.
+        """
+        widest = FORMATS[self.accumulation(dtype)]
+
+        def fits(name: str) -> bool:
+            return FORMATS[name].holds(FORMATS[dtype]) and widest.holds(FORMATS[name])
+
+        return tuple(name for name in self.residual_dtypes if name == INPUT or fits(name))
 
     @property
     def claims(self) -> bool:

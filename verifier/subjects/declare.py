@@ -145,6 +145,7 @@ def subject(
             extents=tuple((rows, columns) for rows, columns in extents),
             gradients=None if gradients is None else tuple(gradients),
         )
+        _demand_residuals(made)
         # help() and inspect see the kernel's own function through these two.
         object.__setattr__(made, "__doc__", function.__doc__)
         object.__setattr__(made, "__wrapped__", function)
@@ -162,6 +163,27 @@ def known_guarantees() -> tuple[str, ...]:
 def _ops_of_masks() -> tuple[str, ...]:
     """Return the names of the ops in whose rows perhaps no element takes part; no op is imported for it."""
     return names_defining("verifier.ops", "MASKS")
+
+
+def _demand_residuals(made: Subject) -> None:
+    """Demand of dtypes of a residual that the op adds one, and that beside each dtype one can be tried."""
+    if made.domain is None or made.domain.residual_dtypes is None:
+        return
+    try:
+        adds = made.op in names_defining("verifier.ops", "ALIKE")
+    except ExtensionError:  # said where extensions are used; no kernel is to blame
+        return
+    if not adds:
+        raise ValueError(
+            f"@subject: Domain(residual_dtypes=...) speaks of what is added to the input, and op {made.op!r} "
+            "adds nothing"
+        )
+    without = [dtype for dtype in made.dtypes if not made.residual_dtypes_beside(dtype)]
+    if without:
+        raise ValueError(
+            f"@subject: Domain(residual_dtypes={made.domain.residual_dtypes!r}) names none that holds "
+            f"{without[0]} and that sums in {made.accumulation(without[0])} hold"
+        )
 
 
 def _demand_meaning_of_no_element(op: str, fully_masked: object) -> None:

@@ -170,15 +170,20 @@ def exact(solution: DroppedSolution | FormulaSolution) -> Mapping[str, Enclosure
     return found if solution.grad_residual is None else {**found, "grad_residual": solution.grad_residual}
 
 
+def _is_eager(form: Form) -> bool:
+    return form.name.removeprefix("kept_sum_") in EAGER
+
+
 def dropped(form: Form) -> Form:
     """Return a form of a norm of a sum whose input was masked and scaled: its gradient is so, too."""
-    eager = form.name.removeprefix("kept_sum_") in EAGER
+    eager = _is_eager(form)
 
     def backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
         found, factor = form.backward(k, t), t.further[FACTOR]
         total = found["grad_residual"]
         own = total * factor
-        own = k.either(own, k.cast(total, "new_residual") * factor) if eager else own
+        first = ("new_residual", "input")  # autograd rounds to the input's dtype before it multiplies
+        own = k.either(own, *(k.cast(total, name) * factor for name in first)) if eager else own
         return {**found, "grad_input": own}
 
     backward.__doc__ = f"{first_sentence(form.backward)}; the input's times what multiplies the input."
@@ -195,13 +200,26 @@ class DroppedComposer(AddedComposer):
 
     problem: DroppedRowProblem
 
+    def __init__(self, solved: RowsSolved, claim: Claim, form: Form, setting: Setting) -> None:
+        """Say what is not known where autograd's forward pass scales the input in a format too small."""
+        super().__init__(solved, claim, form, setting)
+        self.scaled: Mask = np.ones(len(self.covered), dtype=bool)
+        if _is_eager(form):
+            with np.errstate(over="ignore", invalid="ignore"):
+                scaled = np.where(self.problem.kept != 0, self.problem.summands[0] * self.problem.scale, 0.0)
+                held = np.isfinite(round_to(FORMATS[self.dtypes["input"]], scaled))
+            lost = ~held & np.isfinite(self.problem.summands[0])
+            self.scaled = np.logical_not(lost.any(axis=1))
+            self._restrict(self.scaled, "an input that is scaled in its own dtype may overflow")
+
     def own(self) -> Mapping[str, Bounded]:
         """Bound what the norm computes; the stored sum is known, unless it was flushed."""
         found = dict(super().own())
         held = found["new_residual"]
         # A number that is flushed as it is read is as much times the scale.
         grown = held.bound * max(self.problem.scale, 1.0)
-        return {**found, "new_residual": replace(held, bound=grown)}
+        covered = held.covered & self.scaled[:, None]
+        return {**found, "new_residual": replace(held, bound=grown, covered=covered)}
 
     def _terms(self) -> Terms:
         terms = super()._terms()

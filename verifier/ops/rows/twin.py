@@ -81,10 +81,11 @@ def twin(  # noqa: PLR0917
     leaves = {n: _leaves(op, case, rounded, n, parameter) for n in RAW if n in case.given}
     saved = claim.saved_dtype or accumulation.name
     saved = dtypes["input"] if saved == "input" else saved
+    held = dtypes | {"output": dtypes["input"], "new_residual": dtypes.get("residual", dtypes["input"])}
     numbers = TwinNumbers(
         rounded=rounded, way=way, rows=case.rows, columns=case.columns,
         reduction=reduction_of(op, claim, way, form, accumulation, saved),
-        dtypes={**dtypes, "output": dtypes["input"]}, mixes=claim.mean_contraction == "mixed",
+        dtypes=held, mixes=claim.mean_contraction == "mixed",
         trees=claim.trees, parameter=parameter, orders=orders, online=online_sum,
         unfused=unfused or UnfusedSums(),
     )  # fmt: skip
