@@ -140,6 +140,8 @@ SHOWN_BY = {
     ),
     "grad_weight_in_input_dtype": lambda case: {case.dtype_of(n) for n in PARAMETERS} - {case.dtype, None},
     "bias_read_as_weight_triton": lambda case: case.mixes_dtypes,
+    "sum_in_dtype_of_input": lambda case: case.dtype_of("residual") != case.dtype,
+    "gradient_of_sum_in_dtype_of_input": lambda case: case.dtype_of("residual") != case.dtype,
     "nan_of_weight_spreads": lambda case: not finite(case, "weight"),
     "infinity_of_weight_clamped": lambda case: infinite(case, "weight"),
     "nan_of_bias_becomes_zero": lambda case: not finite(case, "bias"),
