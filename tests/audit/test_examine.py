@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from examined_kernels import KERNELS, examined
 
-from verifier.audit import rules, search
+from verifier.audit import budget, rules, search
 from verifier.audit.budget import Budget
 from verifier.audit.examination import UNCLAIMED
 from verifier.audit.rules import line_verdict
@@ -159,7 +159,8 @@ def test_a_budget_of_cases_is_used_up_and_not_exceeded(subjects, runner):
 def test_a_budget_of_seconds_ends_the_search(subjects, runner, monkeypatch):
     """Of a clock that goes on by a hundredth when it is read: on a busy machine half a second is no time."""
     ticks = itertools.count()
-    monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 100))
+    for module in (search, budget):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 100))
     line = examined(subjects["good"], runner, budget=Budget(cases=10**9, until=1.0))
     assert 5 < line.counts[Verdict.PASS] < 100
     assert next(ticks) < 1000  # 500 draws of Hypothesis, not 10**9

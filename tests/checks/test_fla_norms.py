@@ -36,6 +36,7 @@ def test_a_norm_of_fla_is_right_in_every_case(name, check, dtype):
 def test_known_defects_are_those_of_the_kernels_that_a_norm_uses():
     """An empty batch is divided among no programs; backward passes load weight with undefined lanes.
 
+    Of long rows the gradient of a residual in float32 is rounded to the input's dtype.
     Those of Mamba 2's norms have as many programs without rows.
     """
     ids = {name: tuple(d.id for d in s.known_defects) for name, s in NORMS.items()}
@@ -45,4 +46,6 @@ def test_known_defects_are_those_of_the_kernels_that_a_norm_uses():
     assert {ids[name] for name in strided} == {("strides-not-read",)}
     assert ids["layernorm_fn_gate_first"] == ("undefined-lanes-of-gate",)
     assert {ids[name] for name in of_mamba - {"layernorm_fn_gate_first"}} == {("undefined-lanes",)}
-    assert {ids[name] for name in set(ids) - strided - of_mamba} == {("no-rows", "undefined-lanes")}
+    added = {"add_layer_norm", "add_rms_norm"}
+    assert {ids[name] for name in added} == {("no-rows", "undefined-lanes", "residual-through-input")}
+    assert {ids[name] for name in set(ids) - strided - of_mamba - added} == {("no-rows", "undefined-lanes")}
