@@ -166,7 +166,7 @@ class SimulatedNumbers:
         return self.plain(round_to(stored, value.array))
 
     def _dtype(self, role):
-        given = self.truth.case.given
+        given, role = self.truth.case.given, role.removeprefix("new_")
         return str(given[role if role in given else "input"].dtype).removeprefix("torch.")
 
     def _along(self, values, tree, count, stored):
