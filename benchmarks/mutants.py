@@ -5,10 +5,9 @@
     python benchmarks/mutants.py --table mutants.jsonl [more.jsonl ...]
 
 One line of JSON for each line of an audit that was put to a mutant: its place, what it is, what was found.
-Usual tests compare outputs and gradients with torch's in the dtype of the kernel, on N(0, 1)
+Usual tests compare results and gradients with the op in functions of torch (`usual_references`), on N(0, 1)
 data in contiguous memory of natural shapes, with three habits of tolerance. They run on the machine as the
-audit does, where a stray access is an error; on a GPU they would see less. Of ops for which torch has no
-function they are not asked. The mutants of all kernels are
+audit does, where a stray access is an error; on a GPU they would see less. The mutants of all kernels are
 taken in turn, and so are their lines (`mutant_lines`). With several budgets a mutant is first asked with the
 second what killed it with the first. What the file holds already, or one that is named by --from, is not run
 again: the same command goes on where it was ended. A mutant that is not killed has survived when all its
@@ -32,7 +31,7 @@ from typing import Any
 
 from mutant_lines import USUAL, Asked, Progress, Schedule, judged
 from reach import compiled_kernels
-from usual_tests import HABITS, comparable
+from usual_tests import HABITS
 
 from verifier.audit.mutation.family import mutations
 from verifier.audit.mutation.in_sources import used
@@ -124,7 +123,6 @@ def _scheduled(told: Sequence[Told], arguments: argparse.Namespace) -> Schedule:
         originals=[number for number, (_, mutation) in enumerate(told) if mutation is None],
         mutants=[number for number, (_, mutation) in enumerate(told) if mutation is not None],
         known={(n, budget): Progress(lines=lines[told[n][0]]) for (_, budget), n in numbers.items()},
-        usual={n for n, (path, _) in enumerate(told) if not comparable(kernels[path])},  # none can be made
     )
     for record in _records([file for file in (*arguments.earlier, arguments.out) if file.exists()]):
         number = numbers.get((_key(record), record["budget"]))

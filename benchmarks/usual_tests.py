@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch.nn import functional
+from usual_references import DIFFERENTIABLE, composed
 
 from strategies.values import Values
 from verifier.audit.mutation.family import copied
@@ -34,15 +33,6 @@ HABITS = {
 tests of Liger-Kernel take for its norms (its bfloat16 for float16)."""
 
 
-KNOWN = ("layer_norm", "rms_norm", "group_norm", "batch_norm", "softmax", "log_softmax")
-"""Ops of which torch has a function here; so do their backward passes."""
-
-
-def comparable(subjects: Sequence[Subject]) -> bool:
-    """Return whether torch has a function for every subject."""
-    return all(subject.op.removesuffix("_backward") in KNOWN for subject in subjects)
-
-
 def judged(path: str, mutation: Mutation | None, question: Question) -> tuple[Fate, tuple[str, ...]]:
     """Audit a mutant (the original if there is no mutation), and ask the usual tests."""
     usual = usual_tests(path, mutation)
@@ -64,7 +54,7 @@ def usual_tests(path: str, mutation: Mutation | None) -> tuple[str, ...]:
 
 
 def _beyond(subject: Subject, dtype: str, rows: int, columns: int) -> set[str]:
-    case = _natural(subject, dtype, rows, columns)
+    case = natural(subject, dtype, rows, columns)
     place, _ = default_backend(subject)
     if case is None or place is None:
         return set()
@@ -89,7 +79,8 @@ def _close(found: torch.Tensor | None, wanted: torch.Tensor, relative: float, ab
     return torch.allclose(found, wanted, rtol=relative, atol=absolute)
 
 
-def _natural(subject: Subject, dtype: str, rows: int, columns: int) -> Case | None:
+def natural(subject: Subject, dtype: str, rows: int, columns: int) -> Case | None:
+    """Return a contiguous case of N(0, 1) data with every tensor that the subject takes."""
     the_op = op(subject.op)
     recipe = Recipe(
         rows=rows, columns=columns, weight=Values(seed=1), bias=Values(seed=2), grad_output=Values(seed=3)
@@ -98,31 +89,15 @@ def _natural(subject: Subject, dtype: str, rows: int, columns: int) -> Case | No
 
 
 def reference(case: Case) -> dict[str, torch.Tensor]:
-    """Return torch's output and gradients, computed in float32 and rounded to the dtype of the case."""
-    dtype = case.given["input"].dtype
-    given = {name: t.to(torch.float32).requires_grad_() for name, t in case.given.items()}
-    grad = given.get("grad_output")
-    y = _torch_output(case, given)
-    wanted = {} if case.op.endswith("_backward") else {"output": y.detach().to(dtype)}
-    if grad is not None:
-        taken = {key: given[key] for key in ("input", "weight", "bias") if key in given}
-        found = torch.autograd.grad(y, list(taken.values()), grad)
-        wanted |= {f"grad_{key}": value.to(dtype) for key, value in zip(taken, found, strict=True)}
-    return wanted
-
-
-def _torch_output(case: Case, given: dict[str, torch.Tensor]) -> torch.Tensor:
-    name, x = case.op.removesuffix("_backward"), given["input"]
-    affine = (given.get("weight"), given.get("bias"))
-    if name in {"softmax", "log_softmax"}:
-        return getattr(functional, name)(x, dim=case.scalars.get("dim", -1))
-    if name == "batch_norm":
-        training = case.scalars.get("training", True)
-        kept = (None, None) if training else (given["running_mean"].detach(), given["running_var"].detach())
-        return functional.batch_norm(x, *kept, *affine, training, 0.1, case.eps)
-    if name == "group_norm":
-        return functional.group_norm(x, case.scalars["num_groups"], *affine, case.eps)
-    shape = tuple(case.scalars.get("normalized_shape", x.shape[-1:]))
-    if name == "rms_norm":
-        return functional.rms_norm(x, shape, affine[0], case.eps)
-    return functional.layer_norm(x, shape, *affine, case.eps)
+    """Return torch's results and gradients, computed in float32 and rounded to the dtype of the case."""
+    given = {name: t.float() if t.is_floating_point() else t for name, t in case.given.items()}
+    taken = {name: given[name].requires_grad_() for name in DIFFERENTIABLE if name in given}
+    name, raw = case.op.removesuffix("_backward"), case.op.endswith("_backward")
+    results = composed(name, given, case.scalars)
+    wanted = {} if raw else {key: value.detach() for key, value in results.items()}
+    incoming = {"output": given.get("grad_output"), "new_residual": given.get("grad_new_residual")}
+    read = {key: grad for key, grad in incoming.items() if grad is not None}
+    if read:
+        found = torch.autograd.grad([results[key] for key in read], list(taken.values()), list(read.values()))
+        wanted |= {f"grad_{key}": value for key, value in zip(taken, found, strict=True)}
+    return {key: value.to(case.given["input"].dtype) for key, value in wanted.items()}

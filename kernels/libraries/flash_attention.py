@@ -11,6 +11,8 @@ number of warps. A residual is added in float32, and the sum normalized before i
 pass reads it as it is stored. A weight has to be there.
 """
 
+from dataclasses import replace
+
 import torch
 from torch.nn.functional import linear
 
@@ -82,16 +84,18 @@ def flash_attention_rms_norm(input, weight, eps=1e-5):
 
 
 ADDED = {"formula": "kept_sum", "returns": ("output", "new_residual")}
+RESIDUALS = {"residual_dtypes": ("input", "float32")}
+"""What is returned as the new residual has the residual's dtype."""
 
 
-@subject(op="add_layer_norm", **ADDED, **LAYER_NORM)
+@subject(op="add_layer_norm", **{**LAYER_NORM, "domain": replace(CENTRED, **RESIDUALS)}, **ADDED)
 def flash_attention_add_layer_norm(input, residual, weight, bias=None, eps=1e-5):
     from flash_attn.ops.triton.layer_norm import layer_norm_fn
 
     return layer_norm_fn(input, weight, bias, residual=residual, eps=eps, prenorm=True)
 
 
-@subject(op="add_rms_norm", **ADDED, **RMS_NORM)
+@subject(op="add_rms_norm", **{**RMS_NORM, "domain": replace(SQUARES, **RESIDUALS)}, **ADDED)
 def flash_attention_add_rms_norm(input, residual, weight, eps=1e-5):
     from flash_attn.ops.triton.layer_norm import rms_norm_fn
 

@@ -7,12 +7,16 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from verifier.audit.mutation.kills import Fate, Kill
 from verifier.audit.mutation.mutants import Ending
 from verifier.audit.mutation.mutation import Mutation
+from verifier.checks.support.truth import Answer
+from verifier.ops import op
 from verifier.records.reach import SourcePlace
+from verifier.subjects.load_file import load_subjects
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -131,8 +135,36 @@ def test_a_larger_budget_begins_with_survivors_and_with_what_killed(run_of, muta
     assert ["50.0 %" in row for row in rows] == [True, True]
 
 
-def test_where_torch_has_no_function_no_usual_test_is_asked(run_of, mutants, monkeypatch):
-    monkeypatch.setattr(mutants, "load_subjects", lambda _: [argparse.Namespace(name="norm", op="l2_norm")])
-    asked, _ = run_of()
-    assert len(asked) > 3
-    assert all(len(one) == 3 for one in asked)
+def test_what_usual_tests_compare_with_is_the_op(mutants):
+    usual = sys.modules["usual_tests"]
+    subjects = [s for stem in mutants.CORRECTED for s in load_subjects(mutants.KERNELS / f"{stem}.py")]
+    by_op = {subject.op: subject for subject in subjects}
+    assert len(by_op) > 20
+    for subject in by_op.values():
+        case = usual.natural(subject, "float32", 3, 8)
+        exact = Answer(subject=subject, case=case).exact
+        found = usual.reference(case)
+        asked = {f"grad_{name}" for name in op(case.op).differentiable if name in case.given}
+        assert asked <= set(found) <= set(exact)
+        for name, value in found.items():
+            rows = op(case.op).canonical(case, name, value.double().numpy())
+            assert np.allclose(rows, exact[name].high, rtol=1e-4, atol=1e-5), (subject.name, name)
+
+
+L2 = """
+import torch
+from verifier import subject
+
+@subject(op="l2_norm", language="torch", dtypes=("float32", "float16"))
+def l2_norm(input, eps=1e-6):
+    x = input.double()
+    return (x / torch.sqrt(x.square().sum(-1, keepdim=True) + eps)).to(input.dtype)
+"""
+
+
+def test_usual_tests_find_a_wrong_kernel_of_an_op_that_torch_lacks(mutants, tmp_path):
+    usual, habits = sys.modules["usual_tests"].usual_tests, ("torch", "1e-2", "Liger")
+    for number, (source, found) in enumerate({L2: (), L2.replace("sum", "mean"): habits}.items()):
+        path = tmp_path / f"of_length_one_{number}.py"
+        path.write_text(source)
+        assert usual(str(path), None) == found
