@@ -208,13 +208,17 @@ from .inside import backward
 def norm(x: torch.Tensor) -> torch.Tensor:
     return backward[(1,)](x)
 """
+VERSION = "import importlib; p = importlib.import_module(input.name); v = p.__version__"
 FOLLOWED |= {
     "from package_of_kernels.asks import forward; forward[(1,)](input)": {"forward"},
     "from package_of_kernels.of_library import norm; norm(input)": {"backward"},
+    f"{VERSION}, getattr(p, '__file__', None); return Holder().impl(input)": {"forward"},
 }
 UNKNOWN = {
     "from package_of_kernels import entry; entry.by_name('forward')(input)": "getattr(inside, name)",
     "import importlib; importlib.import_module(input.name).forward(input)": "import_module(input.name)",
+    f"{VERSION}, getattr(p, 'forward'); Holder()": "import_module(input.name)",
+    f"{VERSION}, getattr(p, '__dict__'); Holder()": "import_module(input.name)",
     "globals()[input.name](input); Holder()": "globals()[input.name]",
     "import torch; torch.ops.own.norm(input); Holder()": "torch.ops.own",
     "from package_of_kernels.fails import forward; forward[(1,)](input)": "fails, which raises ValueError",

@@ -25,6 +25,8 @@ _OF_TORCH = frozenset({"aten", "prim", "prims", "c10"})
 """Namespaces of `torch.ops` that hold no kernel of a subject."""
 _IMPORT = dis.opmap["IMPORT_NAME"]
 _IMPORTING = frozenset({"import_module", "__import__"})
+_OF_ITSELF = frozenset({"__version__", "__file__", "__path__", "__name__", "__spec__", "__doc__"})
+"""What a module says of itself, none of which is a function."""
 
 
 def imported_inside(function: FunctionType, own_file: str) -> Iterator[ModuleType | str]:
@@ -101,12 +103,19 @@ def _asked_about_itself(node: ast.AST | None, computed: ast.AST) -> bool:
     kept = [one.targets[0] for one in every if isinstance(one, ast.Assign) and one.value is computed]
     names = {one.id for one in kept if isinstance(one, ast.Name)}
     uses = [one for one in every if isinstance(one, ast.Name) and one.id in names]
-    asked = [
-        one.value
-        for one in every
-        if isinstance(one, ast.Attribute) and one.attr.startswith("__") and one.value in uses
-    ]
+    asked = [use for use in map(_asked_of, every) if use in uses]
     return bool(names) and len(asked) + len(kept) == len(uses)
+
+
+def _asked_of(node: ast.AST) -> ast.AST | None:
+    """Return the module that a node asks about itself, by an attribute or by `getattr`."""
+    match node:
+        case ast.Attribute(value=value, attr=str(name)) if name in _OF_ITSELF:
+            return value
+        case ast.Call(func=ast.Name(id="getattr"), args=[value, ast.Constant(value=str(name)), *_]):
+            return value if name in _OF_ITSELF else None
+        case _:
+            return None
 
 
 def _imports(code: CodeType, known: Mapping[str, object]) -> Iterator[str]:
