@@ -69,11 +69,12 @@ def _beyond(subject: Subject, dtype: str, rows: int, columns: int) -> set[str]:
     return {
         name
         for name, tolerances in HABITS.items()
-        if any(not _close(seen.outputs.get(key), value, *tolerances[dtype]) for key, value in wanted.items())
+        if any(not close(seen.outputs.get(key), value, *tolerances[dtype]) for key, value in wanted.items())
     }
 
 
-def _close(found: torch.Tensor | None, wanted: torch.Tensor, relative: float, absolute: float) -> bool:
+def close(found: torch.Tensor | None, wanted: torch.Tensor, relative: float, absolute: float) -> bool:
+    """Return whether a result has the form of what is wanted, and is near it."""
     if found is None or found.shape != wanted.shape or found.dtype != wanted.dtype:
         return False
     return torch.allclose(found, wanted, rtol=relative, atol=absolute)

@@ -167,6 +167,20 @@ def test_constants_that_a_compiler_folds_are_explained(tmp_path):
     assert max(o.worst.utilisation for o in found) > 0.5
 
 
+def test_numbers_that_code_rounds_to_half_where_no_tensor_is_in_half_are_left_open(tmp_path):
+    value = "tl.load(x + c, mask=c < count)"
+    assert value in FOLDED
+    for number, (cast, verdict) in enumerate(
+        {"": Verdict.PASS, ".to(tl.bfloat16)": Verdict.UNDECIDED}.items()
+    ):
+        path = tmp_path / f"folded_{number}.py"
+        path.write_text(FOLDED.replace(value, f"{value}{cast}"), encoding="utf-8")
+        with machine() as place:
+            found = outcomes_of(subject_of(path), "running_bound", "float32", place, count=2)
+        assert verdict in {outcome.verdict for outcome in found}
+        assert ("rounds numbers to bfloat16" in found[0].message) == bool(cast)
+
+
 def test_a_polynomial_in_the_place_of_a_function_is_never_called_wrong(tmp_path):
     """It errs by a few units where tanh is meant, which no rounding explains: so does a library's tanh."""
     (tmp_path / "series.py").write_text(SERIES, encoding="utf-8")

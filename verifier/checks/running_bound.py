@@ -30,6 +30,7 @@ from verifier.records.verdict import Measured, Outcome, Verdict
 
 NAME = "running_bound"
 ORDER = 45
+BY_THEOREM = True
 DEMANDS = (
     "every element of output and gradients differs from the exact value by no more than the running error "
     "bound of the compiled code, which is what its own roundings and the documented errors of its "
@@ -106,6 +107,7 @@ def bounded(session: Session, **options: object) -> list[Outcome]:
     misshapen = _misshapen(session, seen, gradients=bool(options["gradients"])) if session.op.own else []
     if session.op.own:  # of other ops forward_error and gradient say so
         misshapen += session.contradictions(seen.found_as(ShadowedRun).code)
+        misshapen += _rounded_to_fewer_bits(session, seen)
     run = seen.found_as(ShadowedRun)
     if run.lost:
         return [*misshapen, _nothing(run.lost) if alone else _lost(session, run)]
@@ -151,6 +153,27 @@ def _misshapen(session: Session, seen: Observation, *, gradients: bool) -> list[
     further = [n for n in session.subject.returns if n != "output" and n in session.truth.exact]
     counts = (lifted_radii.miscount(session.truth, n, seen.outputs.get(n)) for n in further)
     return [*shapes, *(outcome for outcome in counts if outcome)]
+
+
+def _rounded_to_fewer_bits(session: Session, seen: Observation) -> list[Outcome]:
+    """Leave open what compiled code rounds to half and no tensor is in: its own bound allows for it."""
+    held = {
+        format_of(tensor)
+        for tensor in (*session.case.given.values(), *seen.outputs.values())
+        if tensor is not None
+    }
+    code = seen.found_as(ShadowedRun).code
+    opcodes = {opcode for kernel in (code.contents if code else ()) for opcode, _ in kernel.opcodes}
+    targets = {tuple(opcode.split(".")[-2:]) for opcode in opcodes if opcode.startswith("cvt.")}
+    found = sorted({_HALVES[to] for to, of in targets if to in _HALVES and of in {"f32", "f64"}} - held)
+    text = (
+        f"the code rounds numbers to {' and '.join(found)}, which no tensor is in: its bound allows for that"
+    )
+    return [Outcome(verdict=Verdict.UNDECIDED, message=text, doubtful=True)] if found else []
+
+
+_HALVES = {"f16": "float16", "f16x2": "float16", "bf16": "bfloat16", "bf16x2": "bfloat16"}
+"""Formats of 16 bits by their names in PTX."""
 
 
 def _comparable(session: Session, seen: Observation) -> Iterator[str]:

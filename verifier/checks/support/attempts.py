@@ -131,8 +131,8 @@ def tried_in_turn(
     first_as: the demand on the first of these calls, where nothing was called before it. ahead: what ways
     showed before.
 
-    Returns an observation whose `found` are `Attempts` and whose outputs are the results that differ, named
-    as `key` names them; or how the plain call ended.
+    Returns an observation whose `found` are `Attempts` and whose outputs are the plain call's results and,
+    named as `key` names them, those that differ; or how the plain call ended.
     """
 
     def plain() -> Shown:
@@ -180,7 +180,7 @@ def tried_in_turn(
         else:
             compare(demand, shown, expected)
     seen = Attempts(tried=tuple(attempts), unsteady=tuple(unsteady))
-    return Observation(status="ok", outputs=outputs, found=seen)
+    return Observation(status="ok", outputs={**expected, **outputs}, found=seen)
 
 
 def shown_in_a_copy(backend: Backend, way: Callable[[], Shown]) -> Shown | Observation:
