@@ -329,11 +329,24 @@ def test_files_that_cannot_be_loaded_cost_the_others_no_line(file, of_its_own, t
     assert done.returncode == 2, done.stderr
     assert [x.split(": ")[1] for x in done.stderr.splitlines()] == bad
     assert "1 PASS" in done.stdout
-    assert "6 files could not be loaded" in done.stdout
+    assert "6 files or subjects could not be used" in done.stdout
     report = json.loads((tmp_path / "r.json").read_text())
     assert (report["status"], len(report["unusable"]), len(report["lines"])) == (2, 6, 1)
     done = of_its_own(AUDITS, "audit", *bad[1:3])
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 2)
+
+
+def test_a_declaration_that_names_what_does_not_exist_ends_an_audit_with_its_status(kernel_file, of_its_own):
+    """What it was meant to be, nobody judged; the others are."""
+    for name, (meant, typo) in {
+        "op": ("layer_norm", "layer_nrom"),
+        "variance": ("two_pass", "two_pas"),
+    }.items():
+        source = KERNELS.replace("**DECLARED", f'**{{**DECLARED, "{name}": "{typo}"}}', 1)
+        done = of_its_own(AUDITS, "audit", str(kernel_file(source, name=f"{name}.py")), *QUICK)
+        assert done.returncode == 2
+        assert f"(did you mean {meant}?)" in done.stdout
+        assert "2 files or subjects could not be used" in done.stdout  # KERNELS has one, too
 
 
 def test_a_path_beyond_ascii_is_read_where_the_locale_is_c(kernel_file, tmp_path):

@@ -395,10 +395,12 @@ def exit_status(
     """Return 1 with unexpected findings, 4 if the verifier itself failed, 3 if nothing was decided, 0 else.
 
     It is 1, too, where something else that is required is not so.
-    It is 130 if the audit was interrupted, and 2 if a kernel file could not be loaded or a case not be saved.
+    It is 130 if the audit was interrupted, and 2 if a file or a subject could not be used, or a case not be
+    saved.
     What is found stands: it outweighs a failure of the verifier elsewhere.
 
-    errors: failures of the verifier on whole lines. unusable: files that could not be loaded.
+    errors: failures of the verifier on whole lines. unusable: files that could not be loaded, and
+    subjects whose declarations name what does not exist.
     unmet: something that is required (reach, an error, a baseline) is not so. contradicted: the same is found
     wrong and certified to be right, after which no finding can be trusted: 4.
     """

@@ -7,7 +7,7 @@ import itertools
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from verifier.audit.request import (
     BUDGETS,
     FIRST_CONFIGURATION,
     SelectionError,
+    did_you_mean,
     must_be_known,
     parse_seconds,
 )
@@ -46,7 +47,8 @@ from verifier.subjects.load_file import load_subject, load_subjects
 class Job:
     """One line of an audit, as plain data for a worker process; heard: what the kernel prints is told.
 
-    missing: why it is not run. multiprocessors: of the device that the machine plays; 0: as it usually has.
+    missing: why it is not run. unknown: what its declaration names and nobody knows, in words, or nothing.
+    multiprocessors: of the device that the machine plays; 0: as it usually has.
     first_dtype: see `Examination`.
     """
 
@@ -56,6 +58,7 @@ class Job:
     dtype: str
     backend: str | None
     missing: str = ""
+    unknown: str = ""
     heard: bool = False
     multiprocessors: int = 0
     first_dtype: str = ""
@@ -141,6 +144,7 @@ def _jobs(
                 dtype=dtype,
                 backend=name,
                 missing=missing,
+                unknown=_unknown_word(subject),
                 first_dtype=asked[0],
             )
 
@@ -279,11 +283,18 @@ def _unknown_word(subject: Subject) -> str:
     from verifier.bounds.variance import algorithms
 
     if subject.op not in ops():
-        return f"there is no op {subject.op!r}; there are: {', '.join(ops())}"
+        meant = did_you_mean(subject.op, ops())
+        return f"there is no op {subject.op!r}{meant}; there are: {', '.join(ops())}"
     variance = subject.claim.variance
     if ops()[subject.op].needs_variance and variance is not None and variance not in algorithms():
-        return f"there is no variance algorithm {variance!r}; there are: {', '.join(algorithms())}"
+        meant = did_you_mean(variance, algorithms())
+        return f"there is no variance algorithm {variance!r}{meant}; there are: {', '.join(algorithms())}"
     return ""
+
+
+def unusable_subjects(jobs: Iterable[Job]) -> list[str]:
+    """Return the subjects whose declarations name what does not exist, each with what that is."""
+    return [*dict.fromkeys(f"{job.subject} ({job.path}): {job.unknown}" for job in jobs if job.unknown)]
 
 
 def _placed(subject: Subject, backend_name: str | None) -> tuple[str | None, str]:

@@ -199,7 +199,7 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
     Each line is about one subject and dtype. Findings are printed as they are found.
 
     Exit status: 0 no unexpected finding, 1 findings, a --require not met or worse than the --baseline,
-    2 wrong usage or a file that could not be loaded or written, 3 nothing was decided, 4 the verifier itself
+    2 wrong usage or a file or subject that could not be used, 3 nothing was decided, 4 the verifier itself
     failed, 130 interrupted.
     """
     del legend  # its callback has answered and ended the command
@@ -216,7 +216,7 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
         fits = matcher(keyword) if keyword else None
         paths = [*(paths or ()), *must_be_libraries(library or ())]
         reject_early(paths, dtype, check, backend, budget=budget, findings=findings)
-        from verifier.audit.run_audit import default_workers, select
+        from verifier.audit.run_audit import default_workers, select, unusable_subjects
         from verifier.commands.screen import Screen
         from verifier.subjects.load_file import make_importable
 
@@ -246,7 +246,8 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
             screen=screen,
             stop_at_finding=stop_at_finding,
         )
-        report.unusable, report.required_reach = unusable, wanted.required.reach
+        report.unusable = [*unusable, *unusable_subjects(jobs)]
+        report.required_reach = wanted.required.reach
     told = Told(lines=not screen.is_terminal, findings=True)
     if wanted.shapes:
         certify_jobs(report, jobs, wanted.shapes, workers=workers, screen=screen)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from verifier.audit.report.finding_text import failure_text
-from verifier.audit.request import BUDGETS
+from verifier.audit.request import BUDGETS, SelectionError
 from verifier.audit.rules import Conformance, conformance, unexpected
 from verifier.audit.run_audit import Job, run_job, runs_on
 from verifier.audit.save import save_line
@@ -41,9 +41,12 @@ def examine_job(job: Job, *, budget: str = "quick", seed: int = 0) -> Line:
     """Run one job with a named budget or a number of cases.
 
     Raises:
+        SelectionError: its declaration names what does not exist.
         VerifierError: the verifier itself failed.
 
     """
+    if job.unknown:
+        raise SelectionError(f"{job.subject}: {job.unknown}")
     cases = BUDGETS.get(budget) or int(budget)
     result = run_job(job, (cases, None), seed)
     if isinstance(result, str):

@@ -253,7 +253,9 @@ def summary(report: Report) -> str:
     failures = len(report.errors) + sum(1 for _ in contradictions(report.certificates))
     failures += sum(line.counts[Verdict.ERROR] for line in report.lines)
     parts += [f"{_plural(failures, 'error')} of the verifier itself"] if failures else []
-    parts += [f"{_plural(len(report.unusable), 'file')} could not be loaded"] if report.unusable else []
+    count = len(report.unusable)
+    kinds = "file or subject" if count == 1 else "files or subjects"
+    parts += [f"{count} {kinds} could not be used"] if count else []
     parts += ["nothing was decided"] if report.status == 3 else []
     if report.unreached:
         named = ", ".join(report.unreached[:3]) + (", ..." if len(report.unreached) > 3 else "")
