@@ -91,7 +91,7 @@ def natural(subject: Subject, dtype: str, rows: int, columns: int) -> Case | Non
 
 def reference(case: Case) -> dict[str, torch.Tensor]:
     """Return torch's results and gradients, computed in float32 and rounded to the dtype of the case."""
-    given = {name: t.float() if t.is_floating_point() else t for name, t in case.given.items()}
+    given = {name: t.float().clone() if t.is_floating_point() else t for name, t in case.given.items()}
     taken = {name: given[name].requires_grad_() for name in DIFFERENTIABLE if name in given}
     name, raw = case.op.removesuffix("_backward"), case.op.endswith("_backward")
     results = composed(name, given, case.scalars)

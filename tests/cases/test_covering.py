@@ -267,13 +267,13 @@ def test_a_later_round_goes_on_where_the_list_was_left(subjects, runner):
 def test_every_rank_is_to_be_tried(check_name):
     full = taking("layer_norm", *every_argument("layer_norm"))
     asked = to_be_tried(full, check(check_name).plan(full, op("layer_norm")))
-    assert [word for word in asked if " input, " in word] == [
-        "2-D input, normalized_shape 1-D",
-        "3-D input, normalized_shape 1-D",
-        "3-D input, normalized_shape 2-D",
-        "4-D input, normalized_shape 1-D",
-        "5-D input, normalized_shape 3-D",
-        "1-D input, normalized_shape 1-D",
+    assert [word for word in asked if " input with " in word] == [
+        "2-D input with normalized_shape 1-D",
+        "3-D input with normalized_shape 1-D",
+        "3-D input with normalized_shape 2-D",
+        "4-D input with normalized_shape 1-D",
+        "5-D input with normalized_shape 3-D",
+        "1-D input with normalized_shape 1-D",
     ]
 
 

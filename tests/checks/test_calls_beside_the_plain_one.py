@@ -1,6 +1,7 @@
 """Modes of torch, choices of gradients and repeated calls: what each demand catches, and what is right."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from checks_support import (
     subject_of,
 )
 
-from verifier import Domain
+from verifier import Domain, KnownDefect
 from verifier.cases.plan import Plan
 from verifier.checks import check, modes, partial_gradients, repeated_calls
 from verifier.checks.support.attempts import EVALUATION, FEW_SHAPES, Attempt, Attempts, key
@@ -422,3 +423,23 @@ def test_a_backward_pass_of_which_no_result_is_declared_is_no_pass(kernel_file):
     (found, *_) = outcomes_of(slope, "gradient", "float32", count=1)
     assert found.verdict is Verdict.FAIL
     assert "softmax_backward gives grad_input: no result could be judged" in found.message
+
+
+TWO_KERNELS = Path(__file__).parents[1] / "audit" / "reach_kernels" / "two_kernels_triton.py"
+OF_MANY_ROWS = {"float(eps), BLOCK=32": "float(eps) + (x.numel() // columns > 100), BLOCK=32"}
+
+
+@pytest.mark.parametrize("changes", [{}, OF_MANY_ROWS], ids=["right", "wrong"])
+def test_what_is_wrong_in_every_mode_is_found_at_the_rows_that_modes_alone_may_have(changes):
+    """All modes have the bits of the plain call, so that comparing them finds nothing."""
+    subject = planted(changes, TWO_KERNELS)
+    with machine(strict=True, poison=0xFF) as place:
+        found = outcomes_of(subject, "modes", place=place, count=2, shapes=(modes.MANY_ROWS,))
+        known = replace(
+            subject, known_defects=(KnownDefect(id="of-many-rows", check="gradient", reason="known"),)
+        )
+        told = outcomes_of(known, "modes", place=place, count=1, shapes=(modes.MANY_ROWS,))
+    assert passes(found)
+    assert all(outcome.message.endswith("in the plain call") for outcome in failures(found))
+    assert bool(failures(found)) == bool(changes)
+    assert not failures(told)  # where it is declared, that check tells it

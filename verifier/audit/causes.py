@@ -229,7 +229,7 @@ class _Search:
             if not self._may_try():
                 return False
             seen = trial.runner.run(trial.subject, case, gradients=gradients, poison=poison, neighbours="nan")
-            trial.reach = reach.joined((trial.reach, seen.reach.unjudged()))
+            trial.reach = reach.joined((trial.reach, seen.reach))
             if seen.status != "ok":
                 return False
             runs.append(_bits(seen, about))

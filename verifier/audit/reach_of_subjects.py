@@ -177,14 +177,10 @@ class SubjectReach:
         """Say why a function did not run."""
         names = {place.function, f"{place.file.partition('.')[0]}.{place.function}"}
         dear = self._least_without_room(lambda one: not one.line and one.what in names)
-        why, cause = "launched by no case that was judged", WhyNot.NO_CASE
+        why, cause = "launched by no case that was tried", WhyNot.NO_CASE
         dtypes: tuple[str, ...] = ()
         if place in self.found.compiled:
-            why, cause, dear = (
-                "compiled, but no lane came there in a case that was judged",
-                WhyNot.NO_LANE,
-                None,
-            )
+            why, cause, dear = "compiled, but no lane came there", WhyNot.NO_LANE, None
         elif not any(f.entry for f in self.sources.functions if f.place == place):
             why, cause, dear = "in no kernel that was launched", WhyNot.NO_KERNEL, None
         elif dear is not None:
@@ -219,17 +215,14 @@ class SubjectReach:
             if dtypes:
                 why, cause = f"it turns again {_only_in(dtypes)}", WhyNot.DTYPE
         elif not compiled:
-            why, cause = "in no kernel that was judged", WhyNot.NO_KERNEL
+            why, cause = "in no kernel that was launched", WhyNot.NO_KERNEL
         elif not turned:
             why, cause = _LEFT_OUT, WhyNot.COMPILER
         elif 1 not in turned:
             why, cause = "its body never ran", WhyNot.NO_TURN
         else:
             told = ", though its head lets it turn again at some shapes" if True in may else ""
-            why, cause = (
-                f"not seen to turn more than once in a case that was judged{told}",
-                WhyNot.NO_SECOND_TURN,
-            )
+            why, cause = f"not seen to turn more than once{told}", WhyNot.NO_SECOND_TURN
         return _lacking("loop", place, why, cause, dear, dtypes)
 
     def _least_without_room(self, wanted: Callable[[WithoutRoom], bool]) -> WithoutRoom | None:

@@ -99,14 +99,6 @@ def is_finding(subject: Subject, check: Check, case: Case, outcome: Outcome) -> 
     return not beyond and claimed and not excused(outcome)
 
 
-def judges_numbers(check: Check, outcomes: Sequence[Outcome]) -> bool:
-    """Return whether a check has held the numbers of a case to a theorem, and decided some.
-
-    Otherwise that it ran says nothing: results that are wrong in two calls in the same way are equal.
-    """
-    return check.BY_THEOREM and any(o.verdict in {Verdict.PASS, Verdict.FAIL} for o in outcomes)
-
-
 def beyond_promised_values(subject: Subject, check: Check, case: Case, outcome: Outcome) -> bool:
     """Return whether wrong numbers are due to numbers of which nothing is promised.
 

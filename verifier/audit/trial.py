@@ -52,8 +52,7 @@ class Trial:
 
     claims: reads the code at the calls of cases, where bounds rest on what was read at another shape; None:
     nothing is read. code: what is known of all code that was executed so far. reach: what of the sources has
-    run, as far as no other trial has heard of it from the same process; of functions and loops, what ran in
-    executions whose results were held to a theorem.
+    run, as far as no other trial has heard of it from the same process.
     """
 
     subject: Subject
@@ -166,9 +165,6 @@ class Trial:
         )
         try:
             outcomes = [rules.promised(subject, case, self._near(o)) for o in asked.check(session)]
-            judged = rules.judges_numbers(asked, outcomes)
-            right = (seen.reach for own, seen in session.ran if judged or own.is_right(seen))
-            self.reach = reach.joined((self.reach, *right))
             if session.unlaunched:
                 return rules.without_passes(outcomes, session.unlaunched), ""
         except StoppedError as stopped:
@@ -185,9 +181,9 @@ class Trial:
             self.code = joined(code for code in (self.code, session.compiled) if code is not None)
 
     def _run(self, subject: Subject, case: Case, **options: Any) -> Observation:
-        """Run the subject, and keep what ran of its sources besides its kernels."""
-        seen = self.runner.run(subject, case, judged=self.check.BY_THEOREM, **options)
-        self.reach = reach.joined((self.reach, seen.reach.unjudged(), reach.of_case(case)))
+        """Run the subject, and keep what of its sources ran."""
+        seen = self.runner.run(subject, case, **options)
+        self.reach = reach.joined((self.reach, seen.reach, reach.of_case(case)))
         return seen
 
     def _near(self, outcome: Outcome) -> Outcome:

@@ -482,7 +482,8 @@ def _of_ranks(shapes: Shapes) -> str:
         for name, value in shapes.scalars.items()
         if name in _TELLING
     }
-    return f"{len(shapes.tensors['input'])}-D input" + "".join(f", {n} {v}" for n, v in told.items())
+    besides = " and ".join(f"{name} {value}" for name, value in told.items())
+    return f"{len(shapes.tensors['input'])}-D input" + (f" with {besides}" if besides else "")
 
 
 _MIXED = "weight and bias in two dtypes"

@@ -19,7 +19,6 @@ from verifier.records.verdict import Outcome, Verdict
 
 NAME = "claim"
 ORDER = 150
-BY_THEOREM = True
 NEEDS_A_NORM = "a specification of the subject's own claims no algorithm"
 DEMANDS = (
     "on inputs that tell algorithms apart, the error stays within the bound of the variance algorithm and "

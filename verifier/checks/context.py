@@ -22,7 +22,6 @@ from verifier.records.verdict import Outcome, Verdict
 
 NAME = "context"
 ORDER = 130
-BY_THEOREM = True
 NEEDS_A_NORM = NO_BOUND
 DEMANDS = (
     "in norm(x) + r, the gradient of r equals grad_output bit for bit, and grad_output stays unchanged; a "

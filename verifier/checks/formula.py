@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 NAME = "formula"
 ORDER = 55
-BY_THEOREM = True
 JUDGES_NUMBERS = True
 DEMANDS = (
     "in exact arithmetic modulo a prime, the compiled code computes every output and gradient as the "

@@ -22,7 +22,6 @@ NAME = "forward_error"
 EVERY_DTYPE = True
 """Its answer depends on the dtype most."""
 ORDER = 10
-BY_THEOREM = True
 NEEDS_A_NORM = NO_BOUND
 DEMANDS = (
     "every element of the output differs from the exact value by no more than the proved bound of the "

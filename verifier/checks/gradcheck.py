@@ -46,7 +46,6 @@ from verifier.records.verdict import Measured, Outcome, Verdict
 NAME = "gradcheck"
 IN_FLOAT64 = True
 ORDER = 60
-BY_THEOREM = True
 JUDGES_NUMBERS = True
 DEMANDS = (
     "the backward pass equals central differences of the forward pass, within the proved errors of both; "

@@ -30,7 +30,6 @@ NAME = "gradgradcheck"
 IN_FLOAT64 = True
 GUARANTEE = "second derivatives are right, or refused by an error that says so"
 ORDER = 170
-BY_THEOREM = True
 JUDGES_NUMBERS = True
 NEEDS_A_NORM = "second derivatives of a specification of the subject's own are not derived"
 DEMANDS = (

@@ -15,7 +15,6 @@ NAME = "gradient"
 EVERY_DTYPE = True
 """Its answer depends on the dtype most."""
 ORDER = 30
-BY_THEOREM = True
 NEEDS_A_NORM = NO_BOUND
 DEMANDS = (
     "grad_input, grad_weight and grad_bias, and grad_residual where there is one, in the kernel's own dtype, "

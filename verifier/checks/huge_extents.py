@@ -26,7 +26,6 @@ from verifier.records.verdict import Measured, Outcome, Verdict
 
 NAME = "huge_extents"
 ORDER = 165
-BY_THEOREM = True
 HEAVY = True
 """Maps many gigabytes, though it touches few: such cases run one at a time."""
 NEEDS_A_NORM = f"{NO_BOUND}, however many rows there are"

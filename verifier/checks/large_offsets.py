@@ -28,7 +28,6 @@ from verifier.records.verdict import Measured, Outcome, Verdict
 NAME = "large_offsets"
 GUARANTEE = "offsets beyond 2^31 elements are right, even where the domain has no padded rows"
 ORDER = 160
-BY_THEOREM = True
 HEAVY = True
 """Maps many gigabytes, though it touches few: such cases run one at a time."""
 NEEDS_A_NORM = f"{NO_BOUND}, in every layout"

@@ -14,7 +14,6 @@ from verifier.records.verdict import Outcome
 NAME = "layouts"
 GUARANTEE = "strides are read, not assumed: influences are followed through padded rows, too"
 ORDER = 40
-BY_THEOREM = True
 NEEDS_A_NORM = f"{NO_BOUND}, in every layout"
 DEMANDS = (
     "every result stays within its bound whatever the strides of each tensor are, those of grad_output "

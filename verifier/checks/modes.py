@@ -23,7 +23,8 @@ from verifier.checks.support.attempts import (
     ways_of_op,
 )
 from verifier.checks.support.bits import Results
-from verifier.checks.support.session import Session
+from verifier.checks.support.output_verdict import judge
+from verifier.checks.support.session import Session, gradient_names
 from verifier.execution.backend import Backend, Power
 from verifier.execution.backends import backend, can
 from verifier.execution.call_subject import backward, forward, lay_out, mutated, named_results
@@ -43,7 +44,8 @@ DEMANDS = (
     "the kernel does not crash under torch.no_grad, inference_mode, autocast, another default dtype and "
     "deterministic algorithms, nor on a device of 1, 2, 108 or 148 multiprocessors where the wrapper reads "
     "their number and the backend can vary it; its results, also where new memory "
-    "holds NaN, have the bits of the plain call, or stay within their bounds"
+    "holds NaN, have the bits of the plain call, or stay within their bounds; so do the plain call's at "
+    "shapes of many rows or of other kernels, where no defect is declared"
 )
 WHY = "models are trained under autocast and served in inference mode, and most tests run in neither"
 CATCHES = (
@@ -115,7 +117,7 @@ def _outcomes(session: Session, names: tuple[str, ...]) -> list[Outcome]:
         processors=tuple(PROCESSORS) if vary else (),
     )
     again = vary and session.op.own and can(session.backend, Power.SHADOWS)
-    outcomes: list[Outcome] = []
+    outcomes = [] if SINGLE in names else _wrong_plainly(session, seen, gradients=gradients)
     for demand, judged in outcomes_by_demand(session, seen, same_code=False):
         for outcome in judged:
             if again and demand in PROCESSORS:
@@ -123,6 +125,21 @@ def _outcomes(session: Session, names: tuple[str, ...]) -> list[Outcome]:
             else:
                 outcomes.append(outcome)
     return outcomes
+
+
+def _wrong_plainly(session: Session, seen: Observation, *, gradients: bool) -> list[Outcome]:
+    """Return what is wrong in the plain call already, at a shape that no other check need have.
+
+    All modes may have its bits. Where a defect is known, it is told by the check that it is declared for.
+    """
+    if session.op.own or session.subject.known_defects:
+        return []
+    if (session.case.rows, session.case.columns) in FEW_SHAPES:
+        return []
+    names = (*session.op.outputs, *(gradient_names(session.subject, session.op) if gradients else ()))
+    judged = judge(session.truth, seen, tuple(dict.fromkeys(names)))
+    wrong = (outcome for outcome in judged if outcome.verdict is Verdict.FAIL)
+    return [replace(outcome, message=f"{outcome.message}, in the plain call") for outcome in wrong]
 
 
 def _on_that_device(session: Session, name: str, outcome: Outcome, *, gradients: bool) -> list[Outcome]:

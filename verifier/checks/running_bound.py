@@ -30,7 +30,6 @@ from verifier.records.verdict import Measured, Outcome, Verdict
 
 NAME = "running_bound"
 ORDER = 45
-BY_THEOREM = True
 DEMANDS = (
     "every element of output and gradients differs from the exact value by no more than the running error "
     "bound of the compiled code, which is what its own roundings and the documented errors of its "
@@ -156,7 +155,10 @@ def _misshapen(session: Session, seen: Observation, *, gradients: bool) -> list[
 
 
 def _rounded_to_fewer_bits(session: Session, seen: Observation) -> list[Outcome]:
-    """Leave open what compiled code rounds to half and no tensor is in: its own bound allows for it."""
+    """Leave open what compiled code rounds to 16 or 8 bits and no tensor is in: its bound allows for it.
+
+    It is read of the code as it stands, whether it ran or not.
+    """
     held = {
         format_of(tensor)
         for tensor in (*session.case.given.values(), *seen.outputs.values())
@@ -165,15 +167,22 @@ def _rounded_to_fewer_bits(session: Session, seen: Observation) -> list[Outcome]
     code = seen.found_as(ShadowedRun).code
     opcodes = {opcode for kernel in (code.contents if code else ()) for opcode, _ in kernel.opcodes}
     targets = {tuple(opcode.split(".")[-2:]) for opcode in opcodes if opcode.startswith("cvt.")}
-    found = sorted({_HALVES[to] for to, of in targets if to in _HALVES and of in {"f32", "f64"}} - held)
+    found = sorted({_NARROW[to] for to, of in targets if to in _NARROW and of in {"f32", "f64"}} - held)
     text = (
         f"the code rounds numbers to {' and '.join(found)}, which no tensor is in: its bound allows for that"
     )
     return [Outcome(verdict=Verdict.UNDECIDED, message=text, doubtful=True)] if found else []
 
 
-_HALVES = {"f16": "float16", "f16x2": "float16", "bf16": "bfloat16", "bf16x2": "bfloat16"}
-"""Formats of 16 bits by their names in PTX."""
+_NARROW = {
+    "f16": "float16",
+    "f16x2": "float16",
+    "bf16": "bfloat16",
+    "bf16x2": "bfloat16",
+    "e4m3x2": "float8_e4m3fn",
+    "e5m2x2": "float8_e5m2",
+}
+"""Formats of 16 bits and of 8 by their names in PTX."""
 
 
 def _comparable(session: Session, seen: Observation) -> Iterator[str]:

@@ -26,7 +26,6 @@ from verifier.records.verdict import Outcome, Verdict
 
 NAME = "saved_statistics"
 ORDER = 90
-BY_THEOREM = True
 NEEDS_A_NORM = NO_BOUND
 DEMANDS = (
     "the saved mean and the saved rstd are within their theorems, each with one cast to the dtype that it "

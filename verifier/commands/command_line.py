@@ -199,8 +199,8 @@ def audit(  # noqa: PLR0917 (typer reads options off the signature)
     Each line is about one subject and dtype. Findings are printed as they are found.
 
     Exit status: 0 no unexpected finding, 1 findings, a --require not met or worse than the --baseline,
-    2 wrong usage or a file or subject that could not be used, 3 nothing was decided, 4 the verifier itself
-    failed, 130 interrupted.
+    2 wrong usage, a file or subject that could not be used or written, 3 nothing was decided, 4 the verifier
+    itself failed, 130 interrupted.
     """
     del legend  # its callback has answered and ended the command
     with clear_errors(), reported(json_file, seed=seed, budget=budget):

@@ -64,7 +64,7 @@ def fuzz(  # noqa: PLR0917
         count = workers_asked_for(workers)
         make_importable(folder.resolve() for folder in pythonpath or ())
         copy_ahead("machine", workers=1 if scheduler else count)
-        from verifier.audit.run_audit import select
+        from verifier.audit.run_audit import select, unusable_subjects
         from verifier.commands.screen import Screen
 
         files, unusable = usable_files(paths)
@@ -87,5 +87,5 @@ def fuzz(  # noqa: PLR0917
         )
         screen = Screen(2)
         report = fuzz_with_progress(jobs, asked, screen)
-        report.unusable = unusable
+        report.unusable = [*unusable, *unusable_subjects(jobs)]
     finish(report, jobs, json_file, cases_to, told=Told(findings=True), screen=screen)

@@ -209,9 +209,10 @@ class KernelItem(pytest.Item):
         self, excinfo: pytest.ExceptionInfo[BaseException], style: TracebackStyle | None = None
     ) -> str | TerminalRepr:
         """Show the finding itself, without a traceback through the verifier."""
+        from verifier.audit.request import SelectionError
         from verifier.commands.conformance import VerifierError
 
-        if isinstance(excinfo.value, AssertionError | VerifierError):
+        if isinstance(excinfo.value, AssertionError | SelectionError | VerifierError):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 

@@ -100,17 +100,15 @@ def answer(
     case: Case,
     *,
     backend: Backend,
-    judged: bool = False,
     **options: object,
 ) -> Observation:
     """Run an experiment; it is `unlaunched` where there was something to compute and no kernel ran.
 
     experiment: (subject, case, backend=, ...) -> Observation, as `execute`. What was right then says
-    nothing of a kernel, but what went wrong went wrong. judged: whether
-    the results are held to a theorem (`Check.BY_THEOREM`); what ran is told once for each.
+    nothing of a kernel, but what went wrong went wrong.
     """
     before = backend.launched(subject)
-    with recorded(subject, backend, judged) as recording:
+    with recorded(subject, backend) as recording:
         seen = experiment(subject, case, backend=backend, **options)
         seen = replace(seen, reach=recording.news())
     idle = before is not None and backend.launched(subject) == before

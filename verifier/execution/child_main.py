@@ -93,8 +93,7 @@ def _answer(request: ChildRequest, backend: Backend) -> PackedObservation:
         with settings_kept():
             PACE.begin(request["case_seconds"])
             backend.begin()  # a launch that failed in an earlier case is not of this one
-            judged, options = request["judged"], request["options"]
-            seen = answer(experiment, subject, case, backend=backend, judged=judged, **options)
+            seen = answer(experiment, subject, case, backend=backend, **request["options"])
     except Exception as error:
         seen = failure(error, backend)
     with backend.unfollowed():

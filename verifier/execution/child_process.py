@@ -76,14 +76,13 @@ class Runner:
         *,
         experiment: str = "verifier.execution.call_subject:execute",
         fresh: bool = False,
-        judged: bool = False,
         **options: object,
     ) -> Observation:
         """Run an experiment on a subject and a case in the child of the subject's file.
 
         experiment: "module:function" of a function (subject, case, **options) -> Observation. fresh: whether
         the child is to be a new one, which knows nothing of earlier cases; it ends with its answer where
-        there is another, whose translated kernels later cases need. judged: see `answer`.
+        there is another, whose translated kernels later cases need.
         A case that is out of time is run once more in a fresh child, unless the subject is known to hang.
 
         Raises:
@@ -97,7 +96,6 @@ class Runner:
             "kind": (subject.op, subject.language, subject.dtypes),
             "case": to_document(case, keep=as_bytes),
             "options": options,
-            "judged": judged,
             "case_seconds": self.case_seconds,
         }
         named = (str(subject.path), subject.name)

@@ -25,7 +25,7 @@ class ChildSettings(TypedDict):
 class ChildRequest(TypedDict):
     """One execution: an experiment, "module:function", on the subject `name` of a file, and on a case.
 
-    kind: op, language and dtypes, for a function without a declaration. judged: see `call_subject.answer`.
+    kind: op, language and dtypes, for a function without a declaration.
     """
 
     experiment: str
@@ -34,5 +34,4 @@ class ChildRequest(TypedDict):
     kind: tuple[str, Language, tuple[str, ...]]
     case: CaseDocument
     options: dict[str, object]
-    judged: bool
     case_seconds: float

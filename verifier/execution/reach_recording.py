@@ -52,14 +52,14 @@ def _configurations(reached: ReachedCode) -> Iterator[tuple[SourcePlace, str, st
         yield place, words, state.value
 
 
-_RECORDINGS: dict[tuple[str, str, bool], Recording] = {}
+_RECORDINGS: dict[tuple[str, str], Recording] = {}
 _IN_FORCE: list[Recording] = []
 
 
 @contextmanager
-def recorded(subject: Subject, backend: Backend, judged: bool) -> Iterator[Recording]:
-    """Record what runs of a subject inside, apart where its results are judged."""
-    key = (str(subject.path), subject.name, judged)
+def recorded(subject: Subject, backend: Backend) -> Iterator[Recording]:
+    """Record what runs of a subject inside."""
+    key = (str(subject.path), subject.name)
     if key not in _RECORDINGS:
         sources = source_map(subject)
         _RECORDINGS[key] = Recording(code=SourceReach(sources), lines=WrapperLines(sources))

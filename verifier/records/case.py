@@ -313,7 +313,7 @@ def read_document(path: Path) -> Document:
     except RecursionError:
         raise CaseError(f"{path}: cannot be read: brackets are nested too deep for any case") from None
     except (UnicodeDecodeError, ValueError) as error:
-        raise CaseError(f"{path}: cannot be read: {error}") from error
+        raise CaseError(f"{path}: cannot be read as a case, which is JSON: {error}") from error
     if not isinstance(document, dict):
         raise CaseError(f"{path}: not a case: the top level is no JSON object")
     return document

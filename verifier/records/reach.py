@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from verifier.records.case import Case
 
@@ -97,11 +97,6 @@ class Reach:
     compared: frozenset[float] = frozenset()
     unfollowed: frozenset[str] = frozenset()
     recorded: frozenset[str] = frozenset()
-
-    def unjudged(self) -> Reach:
-        """Return it without the parts of kernels that ran, whose numbers nobody judged."""
-        nothing: frozenset[Any] = frozenset()
-        return replace(self, functions=nothing, loops=nothing, forms=nothing, blocks=nothing, guards=nothing)
 
     def without(self, known: Reach) -> Reach:
         """Return what is not known yet."""

@@ -25,7 +25,9 @@ _OF_TORCH = frozenset({"aten", "prim", "prims", "c10"})
 """Namespaces of `torch.ops` that hold no kernel of a subject."""
 _IMPORT = dis.opmap["IMPORT_NAME"]
 _IMPORTING = frozenset({"import_module", "__import__"})
-_OF_ITSELF = frozenset({"__version__", "__file__", "__path__", "__name__", "__spec__", "__doc__"})
+_OF_ITSELF = frozenset(
+    {"__version__", "__file__", "__path__", "__name__", "__spec__", "__doc__", "__all__", "__package__"}
+)
 """What a module says of itself, none of which is a function."""
 
 

@@ -288,7 +288,7 @@ _BESIDE: set[Path] = set()
 
 def _last_line(error: BaseException, file: Path) -> str:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
-    own = isinstance(error, SyntaxError) and error.filename == str(file)
-    number = getattr(error, "lineno", None) if own else None
-    where = f"line {number or frames[-1].lineno}: " if number or frames else ""
-    return f"{where}{said(error)}"
+    if isinstance(error, SyntaxError) and error.filename == str(file) and error.lineno:
+        shown = line((error.text or "").strip())  # its own words would say file and line once more
+        return f"line {error.lineno}: {type(error).__name__}: {line(error.msg)}{shown and f': {shown}'}"
+    return f"line {frames[-1].lineno}: {said(error)}" if frames else said(error)

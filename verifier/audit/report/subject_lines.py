@@ -101,6 +101,8 @@ def remarks(one: SubjectLine) -> Iterator[str]:
         yield f"{len(one.lines)} of {one.checks} checks ended"
     if one.reach is not None:
         yield from _not_run(one.reach, passed=one.verdict is Verdict.PASS)
+    if confirmed := [line.check for line in one.lines if line.findings and known_alone(line)]:
+        yield f"known defects in: {_some(confirmed)}"
     open_still = [line for line in one.lines if line_verdict(line) is Verdict.UNDECIDED]
     if undecided := [line for line in open_still if not known_alone(line)]:
         yield f"undecided: {_some([line.check for line in undecided])}{_why(undecided)}"

@@ -22,8 +22,6 @@ class Check(Protocol):
     JUDGES_NUMBERS: its failures are about numbers even where no worst element is named: no finding where the
     numbers of the case lie outside the promised domain. ONLY_INSIDE: outside the declared domain it finds
     nothing but what later calls meet too (`Outcome.kept`).
-    BY_THEOREM: it holds the numbers of each call to a theorem, the formula or exact values, so that what ran
-    was judged. Where it is false, as where calls are compared, what ran counts if `Session.is_right`.
     NEEDS_A_NORM: why it does not apply to a specification of the subject's own, if it does not.
     EVERY_DTYPE, IN_FLOAT64: on which dtypes it runs where most checks run on one.
 
@@ -38,7 +36,6 @@ class Check(Protocol):
     ORDER: int
     JUDGES_NUMBERS: bool
     ONLY_INSIDE: bool
-    BY_THEOREM: bool
     NEEDS_A_NORM: str
     EVERY_DTYPE: bool
     IN_FLOAT64: bool
@@ -83,7 +80,6 @@ OPTIONAL = {
     "ORDER": 100,
     "JUDGES_NUMBERS": False,
     "ONLY_INSIDE": False,
-    "BY_THEOREM": False,
     "NEEDS_A_NORM": "",
     "EVERY_DTYPE": False,
     "IN_FLOAT64": False,

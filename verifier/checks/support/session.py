@@ -8,7 +8,6 @@ from functools import cached_property
 
 import torch
 
-from verifier.checks.support.output_verdict import judge
 from verifier.checks.support.truth import Truth
 from verifier.execution.code_against_claim import contradictions, refined
 from verifier.ops import Op, Setting, op
@@ -71,8 +70,6 @@ class Session:
     """One subject on one case at one place, as a check sees it.
 
     unlaunched: why no PASS may rest on its executions, those of sessions made of it by `replace` included.
-    ran: its executions that came to code where no other had been, each with its session; these sessions share
-    the list.
     """
 
     subject: Subject
@@ -81,7 +78,6 @@ class Session:
     setting: Setting
     run: Callable[..., Observation]
     unlaunched: list[str] = field(default_factory=list, repr=False, compare=False)
-    ran: list[tuple[Session, Observation]] = field(default_factory=list, repr=False, compare=False)
     _codes: list[CompiledCode | None] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
@@ -125,21 +121,10 @@ class Session:
         """
         if seen.status == "ok":
             self._codes.append(seen.compiled)
-            if seen.reach.functions or seen.reach.loops:
-                self.ran.append((self, seen))
             if seen.unlaunched:
                 self.unlaunched.append(seen.unlaunched)
             return seen
         raise StoppedError(stopped(seen), seen.detail)
-
-    def is_right(self, seen: Observation) -> bool:
-        """Return whether all results of an execution lie within their bounds, the backward pass's too."""
-        backward = "grad_output" in self.case.given
-        names = (*self.op.outputs, *(gradient_names(self.subject, self.op) if backward else ()))
-        given = self.case.tensors
-        wanted = {n: None for n in names if given.get(n.removeprefix("grad_"), 0) is not None}
-        judged = judge(self.truth, seen, tuple(wanted))
-        return {outcome.output for outcome in judged if outcome.verdict is Verdict.PASS} == {*wanted}
 
     def contradictions(self, code: CompiledCode | None = None) -> list[Outcome]:
         """Return a FAIL for each point in which the code certainly is not what is declared.

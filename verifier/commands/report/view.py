@@ -139,7 +139,7 @@ def headline(document: Document) -> Headline:
     if status == 1:
         return _not_met()
     if status == 2:
-        return Headline(word="INCOMPLETE", text="A file or a subject could not be used")
+        return Headline(word="INCOMPLETE", text="A file or subject could not be used or written")
     return own
 
 
