@@ -133,7 +133,8 @@ def runs_on(subject: Subject, check_name: str, dtype: str) -> bool:
 def _jobs(
     subject: Subject, dtypes: Sequence[str], check_names: Sequence[str], backend_name: str | None
 ) -> Iterator[Job]:
-    name, missing = _placed(subject, backend_name)
+    unknown = _unknown_word(subject)
+    name, missing = (None, unknown) if unknown else _placed(subject, backend_name)
     asked = [dtype for dtype in subject.dtypes if not dtypes or dtype in dtypes]
     for dtype in asked:
         for check_name in check_names:
@@ -144,7 +145,7 @@ def _jobs(
                 dtype=dtype,
                 backend=name,
                 missing=missing,
-                unknown=_unknown_word(subject),
+                unknown=unknown,
                 first_dtype=asked[0],
             )
 
@@ -302,7 +303,7 @@ def _placed(subject: Subject, backend_name: str | None) -> tuple[str | None, str
 
     backend_name: the one that is asked for; without, the best that is here.
     """
-    if unable := _unknown_word(subject) or why_absent(subject):
+    if unable := why_absent(subject):
         return None, unable
     if backend_name is None:
         return default_backend(subject)
