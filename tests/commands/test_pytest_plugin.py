@@ -73,6 +73,16 @@ def test_a_right_kernel_passes_a_wrong_one_fails_and_one_without_a_claim_never_p
     assert list((pytester.path / "norm-verifier-findings").glob("wrong-forward_error-*.json"))
 
 
+def test_a_kernel_of_an_op_that_does_not_exist_fails_and_is_not_skipped(suite, pytester):
+    kernel = pytester.path / "kernel.py"
+    typo = '{**DECLARED, "op": "layer_nrom"}'
+    kernel.write_text(kernel.read_text().replace("**DECLARED", f"**{typo}", 1))
+    result = suite("--kernel", "kernel.py", "--kernel-budget", "3", "-k", "good-forward_error")
+    result.assert_outcomes(failed=2, deselected=None)
+    assert "(did you mean layer_norm?)" in result.stdout.str()
+    assert "Traceback" not in result.stdout.str()
+
+
 def test_a_check_that_does_not_apply_is_skipped_with_its_reason(suite):
     result = suite("--kernel", "kernel.py", "--kernel-budget", "3", "-k", "good-gradient", "-rs")
     result.assert_outcomes(skipped=2, deselected=None)

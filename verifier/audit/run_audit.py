@@ -133,8 +133,8 @@ def runs_on(subject: Subject, check_name: str, dtype: str) -> bool:
 def _jobs(
     subject: Subject, dtypes: Sequence[str], check_names: Sequence[str], backend_name: str | None
 ) -> Iterator[Job]:
-    unknown = _unknown_word(subject)
-    name, missing = (None, unknown) if unknown else _placed(subject, backend_name)
+    unknown = unknown_word(subject)
+    name, missing = _placed(subject, backend_name)
     asked = [dtype for dtype in subject.dtypes if not dtypes or dtype in dtypes]
     for dtype in asked:
         for check_name in check_names:
@@ -279,7 +279,7 @@ def groups(jobs: Sequence[Job]) -> Iterator[tuple[int, ...]]:
         yield from ((index,) for index in of_one if index not in early)
 
 
-def _unknown_word(subject: Subject) -> str:
+def unknown_word(subject: Subject) -> str:
     """Say that a declaration names an op or a variance algorithm that does not exist, or nothing."""
     from verifier.bounds.variance import algorithms
 
@@ -303,7 +303,7 @@ def _placed(subject: Subject, backend_name: str | None) -> tuple[str | None, str
 
     backend_name: the one that is asked for; without, the best that is here.
     """
-    if unable := why_absent(subject):
+    if unable := unknown_word(subject) or why_absent(subject):
         return None, unable
     if backend_name is None:
         return default_backend(subject)

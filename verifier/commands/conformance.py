@@ -8,7 +8,7 @@ from collections.abc import Callable
 from verifier.audit.report.finding_text import failure_text
 from verifier.audit.request import BUDGETS, SelectionError
 from verifier.audit.rules import Conformance, conformance, unexpected
-from verifier.audit.run_audit import Job, run_job, runs_on
+from verifier.audit.run_audit import Job, run_job, runs_on, unknown_word
 from verifier.audit.save import save_line
 from verifier.checks import checks
 from verifier.records.printable import block
@@ -29,8 +29,9 @@ def jobs_of(subject: Subject, *, backend: str | None = None, all_dtypes: bool = 
     With `all_dtypes` false only forward_error and gradient run on every dtype, the others on one:
     the first, or float64 where a check takes nothing else.
     """
+    path, unknown = str(subject.path), unknown_word(subject)
     return [
-        Job(path=str(subject.path), subject=subject.name, check=name, dtype=dtype, backend=backend)
+        Job(path=path, subject=subject.name, check=name, dtype=dtype, backend=backend, unknown=unknown)
         for name in checks()
         for dtype in subject.dtypes
         if all_dtypes or runs_on(subject, name, dtype)
