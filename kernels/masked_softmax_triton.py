@@ -33,6 +33,9 @@ SOURCE = Source(
 library = load(Path(__file__).with_name("softmax_triton.py")).module
 skeleton, row_tile = library.skeleton, library.row_tile
 product = skeleton.product
+# Of one row, or of masks that are broadcast (strides of 0), a compiler knows that these are multiples of 16,
+# and would sum in other vectors than for a longer batch.
+OF_ANY_VALUE = ["heads", "queries", "m0", "m1", "m2", "a0", "a1", "a2"]
 
 
 @triton.jit
@@ -59,7 +62,7 @@ def _row(base, row, queries, heads, stride_batch, stride_head, stride_query):
     return base + head // heads * stride_batch + head % heads * stride_head + row % queries * stride_query
 
 
-@triton.jit
+@triton.jit(do_not_specialize=OF_ANY_VALUE)
 def _forward(
     x, mask, added, y, tops, totals, x0, x1, x2, x3, m0, m1, m2, m3, a0, a1, a2, a3,
     heads, queries, columns, scale, diagonal,
@@ -95,7 +98,7 @@ def _forward(
         tl.store(y + row * columns + column, out, mask=column < columns)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=OF_ANY_VALUE)
 def _backward(
     dx, dy, x, mask, added, tops, totals, d0, d1, d2, d3, x0, x1, x2, x3, m0, m1, m2, m3, a0, a1, a2, a3,
     heads, queries, columns, scale, diagonal,

@@ -81,8 +81,21 @@ def test_rows_are_followed_to_where_they_went():
     places = batch_invariance.row_places(op(case.op), case)
     index = [3, 1, 1]
     other = batch_invariance.arranged(op(case.op), case, places, index)
-    numbers = batch_invariance._row_numbers(op(case.op), other, (places, index))
+    numbers = batch_invariance._row_numbers(op(case.op), other, (places, index, 4))
     assert list(numbers // case.columns) == index
+
+
+def test_rows_of_an_inner_axis_are_followed_without_its_last_places():
+    case = next(
+        c for c in cases_of(subject_of(RIGHT), "batch_invariance", count=60)
+        if c.given["input"].dim() == 3 and min(c.given["input"].shape) > 1
+    )  # fmt: skip
+    axes = op(case.op).unordered(case).values()
+    places = next(places for places in axes if ("input", 1) in places)
+    batch, sequence, _ = case.given["input"].shape
+    other = batch_invariance.arranged(op(case.op), case, places, [0])
+    numbers = batch_invariance._row_numbers(op(case.op), other, (places, [0], sequence))
+    assert list(numbers // case.columns) == [sequence * place for place in range(batch)]
 
 
 def test_the_cases_together_sweep_the_numbers_of_rows():
