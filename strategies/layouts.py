@@ -11,7 +11,7 @@ from strategies.placement import Placed, place_strided
 
 Shape: TypeAlias = tuple[int, ...]
 
-ORDERS = ("standard", "transposed", "channels_last", "leading_reversed")
+ORDERS = ("standard", "transposed", "channels_last", "leading_reversed", "reversed")
 EXPANSIONS = ("none", "rows", "columns", "all")
 
 
@@ -20,7 +20,8 @@ class Layout:
     """How the elements of a tensor lie in memory; the default is contiguous.
 
     order: "standard" (last axis innermost), "transposed" (last two axes exchanged), "channels_last" (4 axes),
-    "leading_reversed" (all axes but the last in reverse, as batch and sequence after x.transpose(0, 1)).
+    "leading_reversed" (all axes but the last in reverse, as batch and sequence after x.transpose(0, 1)),
+    "reversed" (all of three or more, the first innermost, as in Fortran).
     column_step: every k-th place along the last axis holds an element, as in x[..., ::k].
     row_step: the same along the last axis but one, as in x[..., ::k, :].
     leading_step: the same along the last axis but two, as in x[..., ::k, :, :]: rows lie in groups, and no
@@ -73,7 +74,7 @@ class Layout:
         """Whether a tensor of this shape has the axes that the layout speaks of."""
         if self.order == "channels_last":
             return len(shape) == 4
-        if self.order == "leading_reversed" or self.leading_step > 1:
+        if self.order in {"leading_reversed", "reversed"} or self.leading_step > 1:
             return len(shape) >= 3
         speaks_of_rows = self.order == "transposed" or self.row_step > 1 or self.row_padding > 0
         if speaks_of_rows or self.expanded == "rows":
@@ -151,14 +152,14 @@ def _layout(settings: Mapping[str, object]) -> Layout:
 
 # What each kind does, in the order in which layouts get stranger.
 _KINDS: dict[str, Callable[[Layout], bool]] = {
-    "transposed": lambda layout: layout.order == "transposed",
+    "transposed": lambda layout: layout.order in {"transposed", "reversed"},
     "padded_rows": lambda layout: layout.row_padding > 0,
     "sliced": lambda layout: max(layout.column_step, layout.row_step) > 1,
     "storage_offset": lambda layout: layout.storage_offset > 0,
     "misaligned": lambda layout: layout.misaligned,
     "expanded": lambda layout: layout.expanded != "none",
     "channels_last": lambda layout: layout.order == "channels_last",
-    "leading_reversed": lambda layout: layout.order == "leading_reversed",
+    "leading_reversed": lambda layout: layout.order in {"leading_reversed", "reversed"},
     "leading_sliced": lambda layout: layout.leading_step > 1,
 }
 KINDS = ("contiguous", *_KINDS)
@@ -173,7 +174,7 @@ _SETTINGS: dict[str, tuple[dict[str, object], ...]] = {
     "misaligned": ({"misaligned": True},),
     "expanded": tuple({"expanded": expanded} for expanded in ("rows", "columns", "all")),
     "channels_last": ({"order": "channels_last"},),
-    "leading_reversed": ({"order": "leading_reversed"},),
+    "leading_reversed": ({"order": "leading_reversed"}, {"order": "reversed"}),
     "leading_sliced": tuple({"leading_step": step} for step in (2, 3)),
 }
 
@@ -181,6 +182,8 @@ _SETTINGS: dict[str, tuple[dict[str, object], ...]] = {
 def _innermost_first(order: str, rank: int) -> list[int]:
     """Return the axes as memory holds them, the fastest first."""
     axes = list(range(rank - 1, -1, -1))
+    if order == "reversed":
+        return axes[::-1]
     if order == "transposed":
         axes[:2] = axes[1::-1]
     if order == "leading_reversed":
@@ -214,7 +217,13 @@ def layouts(
         raise ValueError(f"there is no layout {unknown[0]!r}; known are {', '.join(KINDS)}")
     if max_kinds < 1:
         raise ValueError(f"max_kinds is {max_kinds}, and a layout has at least one kind")
-    usable = [(kind, settings) for kind in _KINDS if kind in allow for settings in _usable(kind, shape)]
+    usable = [
+        (kind, settings)
+        for kind in _KINDS
+        if kind in allow
+        for settings in _usable(kind, shape)
+        if {*_layout(settings).kinds} <= {*allow}
+    ]
     if not usable:
         return st.just(Layout())
     # Kind and setting are one draw, so that the shrinker can drop a kind by dropping one element; and it is

@@ -6,7 +6,7 @@ import pytest
 from test_recipes import taking
 
 from verifier import Domain
-from verifier.cases.fixed_list import SMALL_SCALE
+from verifier.cases.besides_pairs import SMALL_SCALE
 from verifier.cases.plan import EVERY_EPS, Plan
 from verifier.cases.recipe import Recipe, build
 from verifier.cases.variations import Variation, variations, varied

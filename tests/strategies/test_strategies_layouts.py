@@ -36,6 +36,9 @@ def test_each_layout_has_the_strides_of_the_torch_expression_that_it_names():
         Layout(order="leading_reversed").strides((2, 3, 4, 5))
         == torch.empty(4, 3, 2, 5).permute(2, 1, 0, 3).stride()
     )
+    fortran = torch.empty(5, 4, 3, 2).permute(3, 2, 1, 0)
+    assert Layout(order="reversed").strides((2, 3, 4, 5)) == fortran.stride()
+    assert set(Layout(order="reversed").kinds) == {"transposed", "leading_reversed"}
     assert Layout(leading_step=2).strides((2, 3, 4)) == torch.empty(4, 3, 4)[::2].stride()
     assert Layout(leading_step=2).strides((2, 2, 3, 4)) == torch.empty(2, 4, 3, 4)[:, ::2].stride()
     both = torch.empty(2, 8, 3)[:, ::2].transpose(1, 2)
@@ -95,7 +98,7 @@ def test_only_allowed_kinds_are_drawn():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"order": "reversed"}, "there is no order 'reversed'"),
+        ({"order": "sideways"}, "there is no order 'sideways'"),
         ({"expanded": "everything"}, "nothing expands 'everything'"),
         ({"column_step": 0}, "at least 1: torch has no negative strides"),
         ({"row_step": -1}, "at least 1: torch has no negative strides"),
@@ -119,6 +122,7 @@ def test_layouts_that_no_tensor_has_are_refused(arguments, sentence):
         (Layout(column_step=2), ()),
         (Layout(order="channels_last"), (2, 3, 4)),
         (Layout(order="leading_reversed"), (3, 4)),
+        (Layout(order="reversed"), (3, 4)),
         (Layout(leading_step=2), (3, 4)),
     ],
 )

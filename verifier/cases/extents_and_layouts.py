@@ -26,6 +26,9 @@ CUT = Layout(order="transposed", row_padding=3)
 LEADING = (Layout(order="leading_reversed"), Layout(leading_step=2))
 """Of tensors of rows alone: batch and sequence exchanged, or cut out of a longer sequence."""
 
+REVERSED = Layout(order="reversed")
+"""All axes exchanged: the first of several that lead is innermost."""
+
 PADDED = Layout(row_padding=3)
 """Rows of a wider matrix, of which not each begins where a vector may."""
 

@@ -10,28 +10,31 @@ from dataclasses import replace
 from strategies.hazards import hazard_names
 from strategies.layouts import Layout
 from strategies.values import Values
-from verifier.cases.extents_and_layouts import CUT, LEADING, PADDED, cover_layouts, cover_shapes
+from verifier.cases.besides_pairs import (
+    FAR,
+    SMALL_SCALE,
+    TINY_SCALE,
+    VECTOR,
+    besides,
+    in_vectors,
+    largest_mean,
+    plain_recipe,
+    recipe_of,
+    shape_of_spread,
+)
+from verifier.cases.extents_and_layouts import cover_layouts, cover_shapes
 from verifier.cases.hazards import joint_hazards
 from verifier.cases.pairwise import Choice, Factor, pairwise
 from verifier.cases.plan import EDGE_EPS, GRADIENT_HAZARDS, Plan
-from verifier.cases.possible_choices import FEW_COLUMNS, MILDEST, STRENGTHS, Aimed, Possible, shows
+from verifier.cases.possible_choices import FEW_COLUMNS, STRENGTHS, Aimed, Possible, shows
 from verifier.cases.recipe import EPS_NONE, Eps, Recipe, eps_meant
-from verifier.ops import Op, Shapes
+from verifier.ops import Shapes
 from verifier.ops import op as named_op
 from verifier.records.case import Case
-from verifier.records.subject import ADDED, INPUT, PARAMETERS, Domain, Subject
+from verifier.records.subject import ADDED, INPUT, PARAMETERS, Subject
 
 CARRIED_STRENGTHS = (0, 1)
 """The same where another tensor carries the hazard: NaN, then infinity."""
-SMALL_SCALE = -10
-"""Power of two of inputs whose eps is zero: their variance, near 1e-6, makes any other eps obvious."""
-TINY_EPS, TINY_SCALE = 1e-20, -20
-"""The smallest eps, and a power of two of inputs beside it: their variance, near 1e-12, is far above it and
-near what kernels raise it to; half precision still holds them."""
-FAR, USUAL_MEAN, STRONGEST = "cancellation", 100.0, 7
-"""The hazard of rows far from zero, their mean where no limit of it is promised, and the largest strength."""
-VECTOR = 8
-"""Elements of the widest vectors that kernels load: 16 bytes of a format of two."""
 _PLAIN = 2.5
 """How often values are ordinary for each time that they are of another hazard."""
 _MILD = 8.0
@@ -45,8 +48,6 @@ Another comes more often: where it is wider, loads and offsets that fit the inpu
 """
 _ALONE = 6.0
 """How often there is no joint hazard for each time that there is one of a kind."""
-FAR_BELOW = 3
-"""The power of ten of a mean, in standard deviations of about 1: exp(-1000) is 0 in every format."""
 _USUAL = 3.0
 """How often tensors have two dimensions for each time that they have those of another variant."""
 
@@ -70,24 +71,17 @@ def covering(
     number = 0
 
     def wanted(choice: Choice) -> bool:
-        made[:] = [_recipe(choice, number, possible.op)]
+        made[:] = [recipe_of(choice, number, possible.op)]
         return accept(made[0])
 
     early = [*_aligned_otherwise(subject, plan, possible).values()]
-    besides = (
-        _small_beside_tiny_eps(subject, plan, possible),
-        _far_from_zero(subject, plan, possible),
-        _far_below_zero(plan, possible),
-        *_cut_from_matrices(subject, plan, possible),
-        *_axes_exchanged(subject, plan, possible),
-    )
     for _ in pairwise(
         factors(subject, plan), possible=possible, accept=wanted, patience=patience, early=early
     ):
         yield made[0]
         number += 1
         if number == max(2, 1 + len(early)):
-            yield from (recipe for recipe in besides if recipe is not None and accept(recipe))
+            yield from (recipe for recipe in besides(subject, plan, possible) if accept(recipe))
 
 
 def unsaid_eps(subject: Subject, plan: Plan, dtype: str) -> tuple[list[str], list[Recipe]]:
@@ -104,11 +98,11 @@ def unsaid_eps(subject: Subject, plan: Plan, dtype: str) -> tuple[list[str], lis
     least = subject.domain.min_eps if subject.domain is not None else None
     unnamed = said is None and head.kind is inspect.Parameter.POSITIONAL_ONLY
     possible = Possible(the_op, subject, plan)
-    laid = ((v, s) for v in plan.variants_of(the_op) if (s := _shape_of_spread(plan, possible, v)))
+    laid = ((v, s) for v in plan.variants_of(the_op) if (s := shape_of_spread(plan, possible, v)))
     variant, shape = next(laid, (0, None))
     if meant is None or meant < (least or 0.0) or unnamed or shape is None:
         return [], []
-    plain = _plain(shape, possible, eps=said, variant=variant)
+    plain = plain_recipe(shape, possible, eps=said, variant=variant)
     scale = max(TINY_SCALE, min(0, round(math.log2(meant) / 2))) if meant > 0 else SMALL_SCALE
     return [_of_eps(said)], [replace(plain, input=replace(plain.input, scale=scale)), plain]
 
@@ -162,7 +156,7 @@ def _aligned_otherwise(subject: Subject, plan: Plan, possible: Possible) -> dict
     by the size of its elements where those of parameters are larger. All parameters are given.
     """
     level = next((level for level in cover_layouts(plan, subject) if _only_misaligned(level)), None)
-    shape = next((shape for shape in cover_shapes(plan) if _in_vectors(*shape)), None)
+    shape = next((shape for shape in cover_shapes(plan) if in_vectors(*shape)), None)
     if level is None or shape is None or "weight" not in possible.given or not possible.shapes(*shape, 0):
         return {}
     start = {"layout": level, "shape": shape, "variant": 0} | dict.fromkeys(possible.given, True)
@@ -171,124 +165,9 @@ def _aligned_otherwise(subject: Subject, plan: Plan, possible: Possible) -> dict
     return {words: choice for words, choice in every.items() if possible(choice)}
 
 
-def _small_beside_tiny_eps(subject: Subject, plan: Plan, possible: Possible) -> Recipe | None:
-    """Return small ordinary numbers beside the tiny eps, where each eps must be tried.
-
-    It comes besides the pairs: in these, inputs beside a tiny eps are large, too, and overflow.
-    """
-    if "eps" not in plan.must or TINY_EPS not in plan.eps_of(possible.op, subject):
-        return None
-    shape = _shape_of_spread(plan, possible)
-    if shape is None:
-        return None
-    recipe = _plain(shape, possible, eps=TINY_EPS)
-    return replace(recipe, input=replace(recipe.input, scale=TINY_SCALE))
-
-
-def _far_from_zero(subject: Subject, plan: Plan, possible: Possible) -> Recipe | None:
-    """Return rows about a mean of as many standard deviations as are promised, where each eps must be tried.
-
-    It comes besides the pairs: in these, a large mean meets one column, or comes late.
-    """
-    strength, shape = _largest_mean(subject, plan), _shape_of_spread(plan, possible)
-    if strength is None or shape is None:
-        return None
-    recipe = _plain(shape, possible)
-    return replace(recipe, input=replace(recipe.input, hazard=FAR, strength=strength))
-
-
-def _far_below_zero(plan: Plan, possible: Possible) -> Recipe | None:
-    """Return rows of numbers whose exponentials are all 0, where the largest is taken away first.
-
-    It comes besides the pairs: in these, rows of several columns that are all so small come late.
-    """
-    the_op, shape = possible.op, _shape_of_spread(plan, possible)
-    hazards = plan.hazards or hazard_names(finite_only=True)
-    exponential = the_op.shift_invariant and not the_op.needs_variance
-    if not exponential or "eps" not in plan.must or FAR not in hazards or shape is None:
-        return None
-    recipe = _plain(shape, possible)
-    far = replace(recipe.input, hazard=FAR, strength=FAR_BELOW, negative=True)
-    return replace(recipe, input=far)
-
-
-def _largest_mean(subject: Subject, plan: Plan) -> int | None:
-    """Return the power of ten of the largest mean that a PASS must have tried, in standard deviations.
-
-    It is well inside of what the domain promises, since deviations are drawn; None where means are not taken.
-    """
-    the_op, domain = named_op(subject.op), subject.domain
-    hazards = plan.hazards or hazard_names(finite_only=True)
-    centred = the_op.shift_invariant and the_op.needs_variance
-    if not centred or "eps" not in plan.must or FAR not in hazards:
-        return None
-    promised = Domain() if domain is None else domain
-    largest = USUAL_MEAN if promised.max_kappa is None else promised.max_kappa / 2
-    largest = largest if promised.max_abs is None else min(largest, promised.max_abs / 2)
-    return sum(10.0**k <= largest for k in range(1, STRONGEST + 1)) or None
-
-
-def _shape_of_spread(plan: Plan, possible: Possible, variant: int = 0) -> tuple[int, int] | None:
-    """Return the first shape with rows of more than a few columns."""
-    wide = (shape for shape in cover_shapes(plan) if shape[0] > 0 and shape[1] > FEW_COLUMNS)
-    return next((shape for shape in wide if possible.shapes(*shape, variant)), None)
-
-
-def _cut_from_matrices(subject: Subject, plan: Plan, possible: Possible) -> Iterator[Recipe]:
-    """Yield rows of whole vectors that were cut out of matrices, in all tensors like the input alike.
-
-    One that was a column: its elements lie apart, a row by 1. No level of layouts alone shows that: of one
-    row, other layouts leave the columns together, or rows apart. And rows of wider matrices: only the first
-    begins where a vector may, and no other tensor keeps a kernel from reading vectors.
-    """
-    for cut, several in ((CUT, False), (PADDED, True)):
-        shapes = (s for s in cover_shapes(plan) if (s[0] > 1) == several and _in_vectors(*s))
-        shape = next((s for s in shapes if possible.shapes(*s, 0)), None)
-        if shape is not None and (laid := _laid_alike(cut, shape, 0, subject, possible)):
-            yield _plain(shape, possible, layout=laid)
-
-
-def _axes_exchanged(subject: Subject, plan: Plan, possible: Possible) -> Iterator[Recipe]:
-    """Yield rows to which three axes lead, in reverse order in memory, in all tensors like the input alike.
-
-    No step of one axis follows from another's; a kernel may take that of samples for tokens times theirs.
-    """
-    for shape in cover_shapes(plan):
-        for variant in plan.variants_of(possible.op):
-            found = possible.shapes(*shape, variant)
-            leading = () if found is None else found.tensors["input"][:-1]
-            three = len(leading) > 2 and min(leading[:3]) > 1 and not shape[0] % math.prod(leading[:3])
-            if three and (laid := _laid_alike(LEADING[0], shape, variant, subject, possible)):
-                yield _plain(shape, possible, variant=variant, layout=laid)
-                return
-
-
-def _laid_alike(
-    layout: Layout, shape: tuple[int, int], variant: int, subject: Subject, possible: Possible
-) -> tuple[tuple[str, Layout], ...]:
-    plan, found = possible.plan, possible.shapes(*shape, variant)
-    if found is None or not {*layout.kinds} <= {*plan.layouts} or plan.placements:
-        return ()
-    names = [n for n in plan.laid_out(possible.op, subject) if n not in subject.mutates]
-    like = [n for n in names if found.tensors.get(n, ()) == found.tensors["input"]]
-    return tuple((n, layout) for n in like if shows(found, n, layout))
-
-
-def _plain(shape: tuple[int, int], possible: Possible, **levels: object) -> Recipe:
-    """Return the recipe of ordinary numbers in a shape, with all that may be given."""
-    values = {"hazard": "ordinary", "strength": MILDEST, "gradient": "ordinary", "joint": None}
-    given = {name: name in possible.given for name in ("weight", "bias", *possible.op.varied)}
-    held = {"shape": shape, "variant": 0, "layout": (), "eps": possible.plan.eps[0]}
-    return _recipe({**held, **values, **given, **levels}, 0, possible.op)
-
-
 def _only_misaligned(level: Sequence[tuple[str, Layout]]) -> bool:
     """Return whether weight lies misaligned, and with it whatever else is laid out."""
     return "weight" in dict(level) and all(layout.kinds == ("misaligned",) for _, layout in level)
-
-
-def _in_vectors(rows: int, columns: int) -> bool:
-    return rows > 0 and columns >= 4 * VECTOR and columns % VECTOR == 0
 
 
 def _aims(carriers: Sequence[str]) -> list[Aimed]:
@@ -306,40 +185,6 @@ def _strengths(hazards: Sequence[str], plan: Plan, carriers: Sequence[str]) -> F
     levels = _aims(carriers) if set(hazards) != {"ordinary"} else _aims(carriers)[:1]
     mild = _MILD if "ordinary" in hazards else 1.0 + empty
     return Factor(name="strength", levels=levels, weights=[mild] + [1.0] * (len(levels) - 1))
-
-
-def _recipe(choice: Choice, number: int, op: Op) -> Recipe:
-    (rows, columns), aimed = choice["shape"], choice["strength"]
-    held = choice.get("parameter_dtype")
-    weight_dtype, bias_dtype = held if isinstance(held, tuple) else (held, None)
-    recipe = Recipe(
-        rows=rows,
-        columns=columns,
-        variant=choice["variant"],
-        input=Values(
-            hazard=choice["hazard"],
-            strength=aimed.strength,
-            seed=number,
-            scale=SMALL_SCALE if choice["eps"] == 0 else 0,
-        ),
-        weight=Values(seed=number) if choice["weight"] else None,
-        bias=Values(seed=number) if choice["bias"] else None,
-        further=tuple((name, _varied(op, name, number) if choice[name] else None) for name in op.varied),
-        grad_output=Values(seed=number, hazard=choice["gradient"]),
-        joint=choice["joint"],
-        layouts=choice["layout"],
-        eps=choice["eps"],
-        parameter_dtype=weight_dtype,
-        bias_dtype=bias_dtype,
-        residual_dtype=choice.get("residual_dtype"),
-    )
-    return recipe.carried_by(aimed.tensor)
-
-
-def _varied(op: Op, name: str, number: int) -> Values:
-    """Return the ordinary numbers of a tensor in a case, multiplied by the next of the op's powers of two."""
-    scales = op.scales.get(name, (0,))
-    return Values(seed=number, scale=scales[number % len(scales)])
 
 
 def to_be_tried(subject: Subject, plan: Plan) -> list[str]:
@@ -377,8 +222,8 @@ def to_be_tried(subject: Subject, plan: Plan) -> list[str]:
     sums = plan.residual_dtypes_of(possible.op)
     levels["residual_dtype"] = [_of_residual(d) for d in sums] if sums else []
     together = _aligned_otherwise(subject, plan, possible)
-    mean = _largest_mean(subject, plan)
-    if mean is not None and _shape_of_spread(plan, possible) is not None:
+    mean = largest_mean(subject, plan)
+    if mean is not None and shape_of_spread(plan, possible) is not None:
         levels["mean"] = [_of_mean(mean)]
     demanded = (words for factor in (*plan.must, "mean") for words in levels.get(factor, ()))
     return list(dict.fromkeys([*wanted, *demanded, *together]))
@@ -416,7 +261,7 @@ def _shown_misaligned(case: Case) -> set[str]:
     """Return the words of a case whose weight is misaligned where the input can be read in vectors."""
     held = case.dtype_of("weight")
     others = (case.layouts.get(name, Layout()) for name in ("input", "grad_output"))
-    alone = _in_vectors(case.rows, case.columns) and all(layout == Layout() for layout in others)
+    alone = in_vectors(case.rows, case.columns) and all(layout == Layout() for layout in others)
     if held is None or not alone or not case.layouts.get("weight", Layout()).misaligned:
         return set()
     return {_of_misaligned(dtype) for dtype in (held, *([INPUT] if held == case.dtype else []))}

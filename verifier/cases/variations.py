@@ -11,7 +11,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from strategies.layouts import Layout
-from verifier.cases.fixed_list import SMALL_SCALE, VECTOR
+from verifier.cases.besides_pairs import SMALL_SCALE, VECTOR
 from verifier.cases.plan import Plan
 from verifier.cases.recipe import Recipe
 from verifier.ops import Op

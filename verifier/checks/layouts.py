@@ -33,6 +33,7 @@ CATCHES = (
     "row_stride_taken_for_column",
     "weight_aligned_as_input_cuda",
     "first_row_aligned_cuda",
+    "first_axis_taken_for_last",
 )
 
 

@@ -12,7 +12,7 @@ from verifier.arithmetic.formats import Array
 from verifier.ops import Shapes, Tensors
 from verifier.ops.rows.compose_bounds import case_array
 from verifier.ops.rows.results import with_saved_statistics
-from verifier.ops.rows.two_factors import three_factors, two_factors
+from verifier.ops.rows.two_factors import four_factors, three_factors, two_factors
 from verifier.oracle.enclosure import Enclosure
 from verifier.oracle.problem import RowSolution
 from verifier.oracle.rows.problem import RowProblem
@@ -20,7 +20,8 @@ from verifier.records.case import Case, Extents, Scalars
 from verifier.records.subject import Subject
 
 VARIANTS = 6
-"""2-D; 3-D; two normalized dimensions; one dimension (one row); 4-D; three normalized dimensions of 5-D."""
+"""2-D; 3-D; two normalized dimensions; one dimension (one row); 4-D, or 5-D if rows have four factors; three
+normalized dimensions of 5-D."""
 
 _SAVED = {"mean", "rstd"}
 _PARAMETERS = {"weight", "bias", "grad_weight", "grad_bias"}
@@ -44,7 +45,7 @@ def shapes(
         if rows != 1:
             return None
     elif variant == 4:
-        leading = three_factors(rows)
+        leading = four_factors(rows) or three_factors(rows)
     elif variant == 5:
         first, rest = two_factors(columns)
         leading, trailing = two_factors(rows), (first, *two_factors(rest))

@@ -19,3 +19,14 @@ def three_factors(extent: int) -> tuple[int, int, int]:
     first, rest = two_factors(extent)
     second, third = two_factors(rest)
     return (first, second, third) if third > 1 else (1, first, rest)
+
+
+def four_factors(extent: int) -> tuple[int, int, int, int] | None:
+    """Return four factors, all greater than 1, the largest first; None if there are no such.
+
+    The first two are not both 2, whose product is their sum.
+    """
+    first, second, rest = three_factors(extent)
+    third, fourth = two_factors(rest)
+    found = (max(third, fourth), min(third, fourth), second, first)
+    return found if min(found) > 1 and found[0] > 2 else None
