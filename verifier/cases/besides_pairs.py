@@ -124,8 +124,8 @@ def _cut_from_matrices(subject: Subject, plan: Plan, possible: Possible) -> Iter
 def _axes_exchanged(subject: Subject, plan: Plan, possible: Possible) -> Iterator[Recipe]:
     """Yield rows to which three axes lead, in reverse order in memory, in all tensors like the input alike.
 
-    No step of one axis follows from another's; a kernel may take that of samples for tokens times theirs. Then
-    all axes in reverse order: others than the last may have a step of 1.
+    No step of one axis follows from another's; a kernel may take that of samples for tokens times theirs.
+    Then all axes in reverse order: others than the last may have a step of 1.
     """
     for shape in cover_shapes(plan):
         for variant in plan.variants_of(possible.op):
