@@ -1,6 +1,7 @@
 """What an audit says while it runs: a line for each subject and dtype, and each finding once and at once."""
 
 import math
+import time
 from collections import Counter
 from dataclasses import replace
 from io import StringIO
@@ -373,3 +374,24 @@ def test_a_bar_shows_what_runs_and_how_much_is_done(monkeypatch):
             monkeypatch.setattr("verifier.commands.screen.LOOK_SECONDS", 0.0)
             bar.refresh()
             assert "compiling: kernel b float32" in written.getvalue()
+
+
+def test_a_pipe_is_told_how_far_an_audit_is(monkeypatch, capsys):
+    monkeypatch.setattr("verifier.commands.screen.FIRST_SECONDS", 0.05)
+    jobs = [Job(path="k.py", subject="kernel", check="a", dtype="float32", backend=None)]
+    with Bar(Screen(), jobs) as bar:
+        bar.hear(News(subject="kernel", check="a", dtype="float32", cases=7))
+        told, patience = "", time.monotonic() + 10.0
+        while not told and time.monotonic() < patience:
+            time.sleep(0.05)
+            told = capsys.readouterr().err
+    assert "kernel a float32 (0/1 checks, 7 cases, 0 failed)" in told
+    time.sleep(0.1)
+    capsys.readouterr()
+    time.sleep(0.1)
+    assert not capsys.readouterr().err, "it ends with the bar"
+    for screen, shown in ((Screen(verbosity=-1), False), (Screen(), True)):
+        with Bar(screen, jobs, shown=shown) as bar:
+            bar.hear(News(subject="kernel", check="a", dtype="float32", cases=7))
+            time.sleep(0.2)
+        assert "checks" not in capsys.readouterr().err

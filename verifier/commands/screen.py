@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 Color = Literal["auto", "always", "never"]
 LOOK_SECONDS = 0.5
 """Between two looks at whether a kernel is being compiled."""
+FIRST_SECONDS = 30.0
+"""After so long it is said, where no bar is, how far the audit is; then after twice as long, and so on."""
 NARROW = 100
 """Characters of a terminal's line below which there is no room for a bar beside the words."""
 PIPE_WIDTH = 200
@@ -74,10 +77,14 @@ class _Words(ProgressColumn):
 
 
 class Bar:
-    """A bar below what is said, on a terminal alone: what runs, how much is done, failures and time left."""
+    """A bar below what is said, on a terminal alone: what runs, how much is done, failures and time left.
+
+    Elsewhere standard error is told the same now and then: a kernel that hangs is given up after minutes.
+    """
 
     def __init__(self, screen: Screen, jobs: Sequence[Job], *, shown: bool | None = None) -> None:
         """Begin with nothing done; shown: whatever the screen is."""
+        shown = screen.is_terminal if shown is None else shown
         self._progress = Progress(
             _Words(self._now, Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             *([BarColumn(bar_width=16)] if screen.console.width >= NARROW else []),
@@ -88,13 +95,16 @@ class Bar:
             console=screen.console,
             transient=True,
             expand=True,
-            disable=not (screen.is_terminal if shown is None else shown),
+            disable=not shown,
         )
         self._task = self._progress.add_task("", total=len(jobs), cases=0, failures=0)
         self._cases = self._failures = 0
         self._running: dict[tuple[str, str, str], int] = {}
         self._failing: set[tuple[str, str, str]] = set()
         self._compiles, self._looked = False, 0.0
+        self._over = threading.Event()
+        speaks = not shown and screen.verbosity >= 0
+        self._teller = threading.Thread(target=self._tell, daemon=True) if speaks else None
 
     def hear(self, news: News) -> None:
         """Take what is told of a line that goes on."""
@@ -127,12 +137,22 @@ class Bar:
             self._compiles = any_compiles(tree(os.getpid()))
         if not self._running:
             return "" if self._progress.tasks[0].completed else "starting"
-        now = " ".join(next(iter(self._running)))
+        now = " ".join(next(iter([*self._running]), ()))
         return printable(f"compiling: {now}" if self._compiles else now)
 
     def refresh(self) -> None:
         """Draw it now, not a moment later."""
         self._progress.refresh()
+
+    def _tell(self) -> None:
+        """Say how far it is, each time after twice as long, until the bar is gone."""
+        seconds = FIRST_SECONDS
+        while not self._over.wait(seconds):
+            task = self._progress.tasks[0]
+            done = f"{task.completed:.0f}/{task.total:.0f} checks, {task.fields['cases']} cases"
+            failures = f"{task.fields['failures']} failed"
+            print(f"norm-verifier: {self._now()} ({done}, {failures})", file=sys.stderr, flush=True)
+            seconds *= 2
 
     def _update(self, *, advance: int = 0) -> None:
         self._progress.update(
@@ -145,10 +165,13 @@ class Bar:
     def __enter__(self) -> Self:
         """Show the bar."""
         self._progress.start()
+        if self._teller is not None:
+            self._teller.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Take the bar away."""
+        self._over.set()
         self._progress.stop()
