@@ -39,7 +39,6 @@ def besides(subject: Subject, plan: Plan, possible: Possible) -> list[Recipe]:
         _far_below_zero(plan, possible),
         *_cut_from_matrices(subject, plan, possible),
         *_axes_exchanged(subject, plan, possible),
-        _four_axes_lead(plan, possible),
     )
     return [recipe for recipe in found if recipe is not None]
 
@@ -141,7 +140,7 @@ def _axes_exchanged(subject: Subject, plan: Plan, possible: Possible) -> Iterato
                 return
 
 
-def _four_axes_lead(plan: Plan, possible: Possible) -> Recipe | None:
+def four_axes_lead(plan: Plan, possible: Possible) -> Recipe | None:
     """Return rows to which four axes lead, where each rank must be tried: a kernel for three joins others."""
     for shape in cover_shapes(plan) if "variant" in plan.must else ():
         for variant in plan.variants_of(possible.op):

@@ -16,6 +16,7 @@ from verifier.cases.besides_pairs import (
     TINY_SCALE,
     VECTOR,
     besides,
+    four_axes_lead,
     in_vectors,
     largest_mean,
     plain_recipe,
@@ -35,6 +36,8 @@ from verifier.records.subject import ADDED, INPUT, PARAMETERS, Subject
 
 CARRIED_STRENGTHS = (0, 1)
 """The same where another tensor carries the hazard: NaN, then infinity."""
+LATER = 10
+"""Choices of pairs before the most axes: what few cases are to show comes before them."""
 _PLAIN = 2.5
 """How often values are ordinary for each time that they are of another hazard."""
 _MILD = 8.0
@@ -82,6 +85,8 @@ def covering(
         number += 1
         if number == max(2, 1 + len(early)):
             yield from (recipe for recipe in besides(subject, plan, possible) if accept(recipe))
+        if number == LATER and (deep := four_axes_lead(plan, possible)) and accept(deep):
+            yield deep
 
 
 def unsaid_eps(subject: Subject, plan: Plan, dtype: str) -> tuple[list[str], list[Recipe]]:
