@@ -222,7 +222,7 @@ def layouts(
         for kind in _KINDS
         if kind in allow
         for settings in _usable(kind, shape)
-        if {*_layout(settings).kinds} <= {*allow}
+        if {*_layout(settings).kinds} <= {*allow} and len(_layout(settings).kinds) <= max_kinds
     ]
     if not usable:
         return st.just(Layout())

@@ -129,6 +129,9 @@ SHOWN_BY = {
     "weight_rounded_to_input_dtype": lambda case: case.dtype_of("weight") != case.dtype,
     "one_added_to_weight_in_place": lambda case: case.dtype_of("weight") == "float32",
     "gate_gradient_without_bias": lambda case: case.tensors.get("bias") is not None,
+    "mask_of_sample_by_head": lambda case: (
+        case.given["input"].dim() == 4 and case.given["input"].shape[0] > 1
+    ),
     "diagonal_ends_in_last_column_triton": lambda case: case.columns > case.given["input"].shape[-2],
     "rows_beyond_bounded_grid_triton": lambda case: case.rows > 80_000,
     "rows_along_y_triton": lambda case: case.rows > 65535,

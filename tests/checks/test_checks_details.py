@@ -81,7 +81,7 @@ def test_rows_are_followed_to_where_they_went():
     places = batch_invariance.row_places(op(case.op), case)
     index = [3, 1, 1]
     other = batch_invariance.arranged(op(case.op), case, places, index)
-    numbers = batch_invariance._row_numbers(op(case.op), other, (places, index, 4))
+    numbers = batch_invariance._row_numbers(op(case.op), other, case, [(places, index)])
     assert list(numbers // case.columns) == index
 
 
@@ -94,20 +94,44 @@ def test_rows_of_an_inner_axis_are_followed_without_its_last_places():
     places = next(places for places in axes if ("input", 1) in places)
     batch, sequence, _ = case.given["input"].shape
     other = batch_invariance.arranged(op(case.op), case, places, [0])
-    numbers = batch_invariance._row_numbers(op(case.op), other, (places, [0], sequence))
+    numbers = batch_invariance._row_numbers(op(case.op), other, case, [(places, [0])])
     assert list(numbers // case.columns) == [sequence * place for place in range(batch)]
+
+
+def numbers_of_rows(case):
+    """Return how many rows a case is run with besides its own number."""
+    places, found = batch_invariance.row_places(op(case.op), case), []
+    for taken in batch_invariance._arrangements(op(case.op), case, places) if places else ():
+        other = case
+        for axes, index in taken:
+            other = batch_invariance.arranged(op(case.op), other, axes, index)
+        found.append(other.rows)
+    return found
 
 
 def test_the_cases_together_sweep_the_numbers_of_rows():
     cases = cases_of(subject_of(RIGHT), "batch_invariance", count=60)
-    tried = set()
-    for case in cases:
-        places = batch_invariance.row_places(op(case.op), case)
-        if places is not None:
-            tried |= {len(index) for index in batch_invariance._arrangements(case, places)}
-    assert {1, 2} & tried
+    tried = {n for case in cases for n in numbers_of_rows(case)}
+    assert {1, 2} <= tried
     assert any(n > 500 for n in tried)
-    assert len(tried) > len(batch_invariance.COUNTS) / 2
+    assert len(tried & {*batch_invariance.COUNTS}) > len(batch_invariance.COUNTS) / 2
+
+
+@pytest.mark.parametrize("stem", ["layer_norm_torch", "instance_norm_torch", "masked_softmax_torch"])
+def test_every_case_of_several_rows_is_run_with_one_whatever_axes_hold_them(stem):
+    (subject,) = load(KERNELS / f"{stem}.py").subjects
+    several = [c for c in cases_of(subject, "batch_invariance", count=60) if c.rows > 1]
+    ranks = {c.given["input"].dim() for c in several}
+    assert len(ranks) > 1
+    assert all(1 in numbers_of_rows(case) for case in several)
+
+
+def test_the_axis_that_is_varied_is_longer_than_one_where_one_is():
+    (subject,) = load(KERNELS / "instance_norm_torch.py").subjects
+    several = [c for c in cases_of(subject, "batch_invariance", count=60) if c.rows > 1]
+    axes = {batch_invariance.row_places(op(c.op), c)[0][1] for c in several}
+    assert axes == {0, 1}
+    assert all(batch_invariance._extent(c, batch_invariance.row_places(op(c.op), c)) > 1 for c in several)
 
 
 def test_one_row_that_is_promised_alone_is_compared_with_nothing():

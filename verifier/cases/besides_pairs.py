@@ -146,7 +146,7 @@ def four_axes_lead(plan: Plan, possible: Possible) -> Recipe | None:
         for variant in plan.variants_of(possible.op):
             found = possible.shapes(*shape, variant)
             full = () if found is None else found.tensors["input"]
-            if len(full) > 4 and math.prod(full[:4]) == shape[0] > 0:
+            if len(full) > 4 and min(full[:4]) > 1 and math.prod(full[:4]) == shape[0]:
                 return plain_recipe(shape, possible, variant=variant)
     return None
 

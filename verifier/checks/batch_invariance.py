@@ -81,17 +81,18 @@ def check(session: Session) -> list[Outcome]:
         return wrong
     found: dict[str, Deviation] = {}
     counts: set[int] = set()
-    for rows in _arrangements(case, places):
-        other = arranged(session.op, case, places, rows)
+    for taken in _arrangements(session.op, case, places):
+        other = case
+        for axes, index in taken:
+            other = arranged(session.op, other, axes, index)
         if session.subject.domain is not None and session.subject.domain.excludes(other):
             continue
         elsewhere = replace(session, case=other)
         seen = elsewhere.execute(gradients=backward)
         if wrong := elsewhere.shape_outcomes(seen, tuple(names)):
             return wrong
-        counts.add(_extent(other, places))
-        before = _row_numbers(session.op, case)
-        after = _row_numbers(session.op, other, (places, rows, _extent(case, places)))
+        counts.add(other.rows)
+        before, after = _row_numbers(session.op, case), _row_numbers(session.op, other, case, taken)
         for name in base.outputs:
             unlike = _compare(session.op, name, (case, base.outputs, before), (other, seen.outputs, after))
             if unlike is not None:
@@ -120,14 +121,23 @@ def _extent(case: Case, places: RowPlaces) -> int:
 
 
 def row_places(op: Op, case: Case) -> RowPlaces | None:
-    """Return the axes that shrink together and hold whole rows, or None if there are none.
+    """Return axes that shrink together and hold whole rows, or None if there are none.
 
-    An axis holds whole rows if twice as much of it is twice as many rows, of the same columns. Of several, as
-    batch and sequence, the seed picks one.
+    Of several, as batch and sequence, the seed picks one; one that is longer than 1 where there is one.
     """
+    found = every_row_places(op, case)
+    found = [places for places in found if _extent(case, places) > 1] or found
+    return found[case.seed % len(found)] if found else None
+
+
+def every_row_places(op: Op, case: Case) -> list[RowPlaces]:
+    """Return all axes that hold whole rows, each with those that shrink with it.
+
+    An axis holds whole rows if twice as much of it is twice as many rows, of the same columns.
+    """
+    found: list[RowPlaces] = []
     if case.elements == 0:
-        return None
-    found = []
+        return found
     for places in op.unordered(case).values():
         axes = [axis for name, axis in places if name == "input"]
         if not axes:
@@ -136,7 +146,7 @@ def row_places(op: Op, case: Case) -> RowPlaces | None:
         twice = arranged(op, case, places, [*range(extent), *range(extent)])
         if (twice.rows, twice.columns) == (2 * case.rows, case.columns):
             found.append(places)
-    return found[case.seed % len(found)] if found else None
+    return found
 
 
 def arranged(op: Op, case: Case, places: RowPlaces, index: Sequence[int]) -> Case:
@@ -150,42 +160,45 @@ def arranged(op: Op, case: Case, places: RowPlaces, index: Sequence[int]) -> Cas
     return replace(case, tensors=tensors, scalars=scalars, rows=rows, columns=columns, layouts={})
 
 
-def _arrangements(case: Case, places: RowPlaces) -> Iterator[list[int]]:
+Taken = Sequence[tuple[RowPlaces, Sequence[int]]]
+"""What is taken of a case, axis by axis: the axes that shrink together, and places in their new order."""
+
+
+def _arrangements(op: Op, case: Case, places: RowPlaces) -> Iterator[Taken]:
     """Yield other orders of the row axis: backwards, then one row and other numbers, which the seed picks.
 
     Of many rows a few are taken from all over, the last among them, and the order stays: that takes long.
     """
     extent = _extent(case, places)
-    one, start = case.elements // extent, SWEPT * case.seed  # the fixed list counts its seeds
+    beside, start = case.rows // extent, SWEPT * case.seed  # the fixed list counts its seeds
     if extent > 1 and case.elements <= MAX_ELEMENTS:
-        yield list(range(extent))[::-1]
+        yield [(places, range(extent)[::-1])]
+    if case.rows > 1:  # of arguments that are 1, and of strides of such axes, compilers make other code
+        every = [(axes, _extent(case, axes)) for axes in every_row_places(op, case)]
+        yield [(axes, [case.seed % n]) for axes, n in every]
     turned = (COUNTS[(start + step) % len(COUNTS)] for step in range(len(COUNTS)))
-    if extent > 1:  # of arguments that are 1, and of strides of such axes, compilers make other code
-        yield [start % extent]
-    fitting = [n for n in turned if n * one <= max(MAX_ELEMENTS, FEW_ROWS * one) and n not in {1, extent}]
-    most = max(fitting, default=0)  # the more rows, the sooner one shows that sums are others
-    for count in dict.fromkeys((*fitting[:SWEPT], *([most] if most < extent else []))):
+    most = max(MAX_ELEMENTS, FEW_ROWS * beside * case.columns)
+    fitting = [n // beside for n in turned if n % beside == 0 and n * case.columns <= most]
+    fitting = [n for n in fitting if n != extent and n * beside > 1]
+    largest = max(fitting, default=0)  # the more rows, the sooner one shows that sums are others
+    for count in dict.fromkeys((*fitting[:SWEPT], *([largest] if largest < extent else []))):
         if extent < MANY * count:
-            yield [(MANY * place + start) % extent for place in range(count)]
+            yield [(places, [(MANY * place + start) % extent for place in range(count)])]
         else:
-            yield [extent - 1 - place * (extent // count) for place in range(count)]
+            yield [(places, [extent - 1 - place * (extent // count) for place in range(count)])]
 
 
-def _row_numbers(
-    op: Op, case: Case, arrangement: tuple[RowPlaces, Sequence[int], int] | None = None
-) -> BitNumbers:
+def _row_numbers(op: Op, case: Case, base: Case | None = None, taken: Taken = ()) -> BitNumbers:
     """Return, for each canonical row, the number of an element of it in the case before it was arranged.
 
-    arrangement: the axes, the places taken of them, and how many places there were.
+    base: that case; taken: what was taken of it.
     """
     shape = case.given["input"].shape
-    if arrangement is None:
-        numbers = np.arange(case.elements)
-    else:
-        places, index, extent = arrangement
+    before = (base or case).given["input"].shape
+    numbers = np.arange(int(np.prod(before))).reshape(before)
+    for places, index in taken:
         axis = next(axis for name, axis in places if name == "input")
-        before = [extent if a == axis else n for a, n in enumerate(shape)]
-        numbers = np.take(np.arange(int(np.prod(before))).reshape(before), index, axis=axis)
+        numbers = np.take(numbers, index, axis=axis)
     return numbers.reshape(-1)[op.flat_index(case, "input", tuple(shape))[:, 0]]
 
 

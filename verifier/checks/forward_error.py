@@ -43,6 +43,7 @@ CATCHES = (
     "tiny_eps_raised",
     "last_of_several_dimensions_alone",
     "last_two_of_three_dimensions_alone",
+    "mask_of_sample_by_head",
     "last_axis_of_volumes_left_out",
     "one_element_left_as_it_is",
     "last_extent_taken_for_all_within",

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
@@ -151,7 +152,8 @@ class Bar:
             task = self._progress.tasks[0]
             done = f"{task.completed:.0f}/{task.total:.0f} checks, {task.fields['cases']} cases"
             failures = f"{task.fields['failures']} failed"
-            print(f"norm-verifier: {self._now()} ({done}, {failures})", file=sys.stderr, flush=True)
+            with suppress(OSError, ValueError):  # nobody reads it any more
+                print(f"norm-verifier: {self._now()} ({done}, {failures})", file=sys.stderr, flush=True)
             seconds *= 2
 
     def _update(self, *, advance: int = 0) -> None:
@@ -174,4 +176,6 @@ class Bar:
     ) -> None:
         """Take the bar away."""
         self._over.set()
+        if self._teller is not None:
+            self._teller.join()
         self._progress.stop()

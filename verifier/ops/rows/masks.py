@@ -19,7 +19,7 @@ from strategies.values import Values
 from verifier.arithmetic.formats import Array
 from verifier.ops import Shapes, Tensors
 from verifier.ops.rows.compose_bounds import case_array
-from verifier.ops.rows.two_factors import three_factors, two_factors
+from verifier.ops.rows.two_factors import four_factors, three_factors, two_factors
 from verifier.ops.special_values import Expectation, Mask
 from verifier.oracle.softmax.problem import ADDED, SoftmaxProblem
 from verifier.oracle.softmax.solve import Masked, collect_softmax
@@ -40,22 +40,23 @@ NEAR, FAR = 0.125, 0.1
 def shapes(rows: int, columns: int, variant: int, *, causal: bool) -> Shapes:
     """Lay out scores as a matrix, as (batch, rows, columns) and as (batch, heads, rows, columns).
 
-    Where rows have three factors, one of them has one more axis before heads.
+    Where rows have three factors, samples and heads are several in one of them; where they have four, one
+    more axis leads.
 
-    Masks are whole, one for all rows of a sample (padding), or one for all samples and heads. What is added
-    has another shape in some: of each head beside one mask for all, of all rows beside that of a padding.
+    Masks are whole, one for all rows of a sample (padding), one for all samples and heads, or one for all
+    heads of a sample. What is added has another shape in some: of each head beside a mask for all heads, of
+    all rows beside that of a padding.
     """
     before, after = two_factors(rows)
     heads, batch = (1, before, after, columns), (before, after, columns)
-    groups, inner, last = three_factors(rows)
-    deep = heads if groups == 1 else (groups, inner, 1, last, columns)
+    deep = (*(four_factors(rows) or three_factors(rows)), columns)
     plain = (1, rows, columns) if causal else (rows, columns)
     full, mask, scale, diagonal = (
         (plain, plain, 1.0, 0),
         (heads, (after, columns), 1.0, 0),
         (batch, (before, 1, columns), 1.0, 0),
         (plain, plain, NEAR, 0),
-        (deep, (1,) * (len(deep) - 2) + deep[-2:], FAR, 0),
+        (deep, (deep[0], *(1,) * (len(deep) - 3), *deep[-2:]), FAR, 0),
         (batch, batch, NEAR, 0),
         (plain, plain, 1.0, columns - rows),
         (batch, (before, 1, columns), NEAR, 2),
