@@ -124,6 +124,11 @@ def test_every_case_of_several_rows_is_run_with_one_whatever_axes_hold_them(stem
     ranks = {c.given["input"].dim() for c in several}
     assert len(ranks) > 1
     assert all(1 in numbers_of_rows(case) for case in several)
+    assert all(
+        min(found) > 0 < len({*found} - {1, case.rows})
+        for case in several
+        if (found := numbers_of_rows(case))
+    )
 
 
 def test_the_axis_that_is_varied_is_longer_than_one_where_one_is():

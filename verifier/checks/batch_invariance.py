@@ -176,11 +176,12 @@ def _arrangements(op: Op, case: Case, places: RowPlaces) -> Iterator[Taken]:
     if case.rows > 1:  # of arguments that are 1, and of strides of such axes, compilers make other code
         every = [(axes, _extent(case, axes)) for axes in every_row_places(op, case)]
         yield [(axes, [case.seed % n]) for axes, n in every]
-    turned = (COUNTS[(start + step) % len(COUNTS)] for step in range(len(COUNTS)))
-    most = max(MAX_ELEMENTS, FEW_ROWS * beside * case.columns)
-    fitting = [n // beside for n in turned if n % beside == 0 and n * case.columns <= most]
-    fitting = [n for n in fitting if n != extent and n * beside > 1]
-    largest = max(fitting, default=0)  # the more rows, the sooner one shows that sums are others
+    turned = [COUNTS[(start + step) % len(COUNTS)] for step in range(len(COUNTS))]
+    # Where other axes hold rows too, those numbers come first that come out even.
+    even = [n // beside for n in turned if n % beside == 0]
+    most = max(MAX_ELEMENTS // (beside * case.columns), FEW_ROWS)
+    fitting = [n for n in (*even, *turned) if n <= most and n != extent and n * beside > 1]
+    largest = max(fitting, default=extent)  # the more rows, the sooner one shows that sums are others
     for count in dict.fromkeys((*fitting[:SWEPT], *([largest] if largest < extent else []))):
         if extent < MANY * count:
             yield [(places, [(MANY * place + start) % extent for place in range(count)])]
