@@ -27,6 +27,7 @@ LIBRARY = Library(
         "UNSLOTH_ALLOW_CPU=1",
         f"UNSLOTH_COMPILE_LOCATION={Path(gettempdir()) / 'unsloth_compiled_cache'}",
     ),
+    installed_by="pip install --no-deps unsloth unsloth-zoo, then pip install 'transformers<=5.17.0'",
 )
 
 DTYPES = ("float32", "float16", "bfloat16")

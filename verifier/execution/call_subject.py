@@ -14,6 +14,7 @@ from strategies.layouts import Layout
 from strategies.placement import Placed
 from verifier.execution.backend import Backend, Power
 from verifier.execution.host_arithmetic import HostArithmetic
+from verifier.execution.missing_packages import missing_package
 from verifier.execution.poisoned_memory import fresh_memory
 from verifier.execution.reach_recording import recorded, wrapper_followed
 from verifier.machine.culprit import in_backward, is_own, passed_on
@@ -21,7 +22,7 @@ from verifier.machine.culprit import place as place_of
 from verifier.machine.execute.findings import UnsupportedFeature
 from verifier.ops import op
 from verifier.records.case import GIVEN_NONE, LEFT_OUT, Case
-from verifier.records.observation import Deviation, Observation, Status
+from verifier.records.observation import Aftermath, Deviation, Observation, Status
 from verifier.records.printable import said, text_of
 from verifier.records.subject import Subject
 from verifier.subjects.process_settings import settings_kept
@@ -333,7 +334,8 @@ def failure(error: Exception, backend: Backend) -> Observation:
     """Return what an exception means: of the subject a refusal before the first launch, or a crash.
 
     An error of torch's own backward pass is no refusal: the forward pass has taken the case by then.
-    What the machine lacks says nothing about the subject, and neither does a failure of the verifier itself.
+    What the machine lacks says nothing about the subject, and neither does a package that is not installed
+    here or a failure of the verifier itself.
     """
     error = _kept_back(backend) or error
     detail = "".join(traceback.format_exception(error))
@@ -346,6 +348,9 @@ def failure(error: Exception, backend: Backend) -> Observation:
         return Observation(status="error", message=text, detail=detail)
     clear = isinstance(error, REFUSALS) and text_of(error).strip() != ""
     refused = clear and backend.launches() == 0 and not in_backward(error)
+    if not refused and (missing := missing_package(error)):
+        left = Aftermath(not_imported=True)
+        return Observation(status="undecided", message=missing, detail=detail, aftermath=left)
     status: Status = "refused" if refused else "crashed"
     return Observation(status=status, message=text, detail=detail, aftermath=backend.aftermath(error))
 

@@ -24,10 +24,14 @@ class Deviation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Aftermath:
-    """What an error left behind: whether the process is of no further use, and what the machine found."""
+    """What an error left behind: whether the process is of no further use, and what the machine found.
+
+    not_imported: a package that the call imports is not installed here, or is of another version.
+    """
 
     died: bool = False
     machine_finding: str = ""
+    not_imported: bool = False
 
 
 Record = TypeVar("Record")

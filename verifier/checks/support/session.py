@@ -61,7 +61,11 @@ def stopped(seen: Observation) -> Outcome:
     if left.machine_finding == "step_limit":  # it would go on for ever, as far as we can see
         verdict = Verdict.TIMEOUT
     return Outcome(
-        verdict=verdict, message=seen.message, died=left.died, machine_finding=left.machine_finding
+        verdict=verdict,
+        message=seen.message,
+        died=left.died,
+        machine_finding=left.machine_finding,
+        doubtful=left.not_imported,  # what was to follow the import never ran
     )
 
 
