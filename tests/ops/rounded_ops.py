@@ -99,6 +99,8 @@ class RoundedKernel:
         narrow = held.precision < self.rounded.format.precision
         return self.value(round_to(held, value.array)) if narrow else value
 
+    rounds = True
+
     def either(self, *ways):
         self.offered = max(self.offered, len(ways))
         return ways[self.way % len(ways)]

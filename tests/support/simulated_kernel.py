@@ -155,6 +155,8 @@ class SimulatedNumbers:
         del name
         return value if product and self.mixes else self.plain(value.array)
 
+    rounds = True
+
     def either(self, *ways):
         self.offered = max(self.offered, len(ways))
         return ways[self.way % len(ways)]

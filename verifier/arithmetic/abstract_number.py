@@ -18,6 +18,10 @@ Value = Any
 class Numbers(Protocol):
     """What a form may do with its values."""
 
+    @property
+    def rounds(self) -> bool:
+        """Whether the way in which something is written makes a difference; see `one_of`."""
+
     def moments(self, x: Value, /) -> tuple[Value, Value]:
         """Return (mean, rstd) of each row, (rows, 1), by the variance algorithm; mean is 0 if not centred."""
 
@@ -112,6 +116,11 @@ class Numbers(Protocol):
 
     def either(self, one: Value, /, *others: Value) -> Value:
         """Return a value that is computed in one of several ways, for instance by the input's layout."""
+
+
+def one_of(k: Numbers, *ways: Callable[[], Value]) -> Value:
+    """Return a value that is computed in one of several ways; where nothing is rounded the first is made."""
+    return k.either(*(way() for way in (ways if k.rounds else ways[:1])))
 
 
 @dataclass(frozen=True, kw_only=True)

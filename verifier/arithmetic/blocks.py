@@ -6,7 +6,7 @@ steps of a bound, and each result is memory that the system clears first: that t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -66,6 +66,27 @@ class Whole(Generic[_Number]):
         """Return the whole."""
         assert self._array is not None
         return self._array
+
+
+def in_blocks(
+    operation: Callable[..., tuple[np.ndarray[tuple[int, ...], np.dtype[_Number]], ...]],
+    *arrays: np.ndarray[tuple[int, ...], np.dtype[_Number]],
+) -> tuple[np.ndarray[tuple[int, ...], np.dtype[_Number]], ...]:
+    """Return what an elementwise operation makes of arrays that broadcast; large ones are taken by blocks.
+
+    operation: takes as many arrays, and returns some of the shape that its own broadcast to, or that do.
+    """
+    shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    if not is_large(shape):
+        return operation(*arrays)
+    rows, columns = shape
+    wholes: list[Whole[_Number]] = []
+    for block in blocks((rows, columns)):
+        found = operation(*(cut(array, block) for array in arrays))
+        wholes = wholes or [Whole((rows, columns)) for _ in found]
+        for whole, part in zip(wholes, found, strict=True):
+            whole.put(block, part)
+    return tuple(whole.array() for whole in wholes)
 
 
 def _starts(extent: int, step: int) -> Iterator[tuple[int, int]]:

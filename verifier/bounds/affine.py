@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from verifier.arithmetic.blocks import Tile, cut
+from verifier.arithmetic.blocks import Tile, cut, in_blocks
 from verifier.arithmetic.formats import (
     FORMATS,
     INFLATION,
@@ -312,6 +312,11 @@ class AffineNumbers:
         absolute = rescalings * (lost + arithmetic.omega) * (1.0 + growth)
         return self.sum(self.with_rest(power, growth * (power.magnitude + power.total) + absolute))
 
+    @property
+    def rounds(self) -> bool:
+        """Yes: each way has a bound of its own."""
+        return True
+
     def either(self, one: Affine, *others: Affine) -> Affine:
         """Return the value with the largest of several bounds; all must have the same exact value."""
         rest = functools.reduce(np.maximum, (way.total for way in (one, *others)))
@@ -452,7 +457,7 @@ class AffineNumbers:
     ) -> Affine:
         """Return an unrounded function of a value; symbols end here. `lost` says why it may have no bound."""
         parts = np.broadcast_arrays(value.centre, value.slack, total)
-        centre, slack, rest = through(*parts)
+        centre, slack, rest = in_blocks(through, *parts)
         moved = self._value(centre, slack, {}, rest, value)
         return self.without_bound(moved, ~np.isfinite(rest), lost, np.isfinite(parts[2]))
 

@@ -8,12 +8,12 @@ Source: flash-linear-attention, FusedRMSNormGated; Mamba 2, RMSNorm with norm_be
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from itertools import combinations
 from typing import Any, Literal
 
-from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
+from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value, one_of
 from verifier.ops import Op
 from verifier.ops.rows import formula, trailing_dimensions
 
@@ -44,63 +44,101 @@ class WithMoments:
         return getattr(self._numbers, name)
 
 
-def times_gate(k: Numbers, value: Value, gate: Value, activation: Activation) -> Value:
-    """Return the value times the function of the gate; three factors are multiplied in any order."""
-    factors = (k.sigmoid(gate),) if activation == "sigmoid" else (gate, k.sigmoid(gate))
-    return in_any_order(k, value, *factors)
+@dataclass(frozen=True, eq=False)
+class Gate:
+    """A gate in one pass: its function is the gate times its logistic function, or that alone.
+
+    value: the gate itself, (rows, columns).
+    """
+
+    k: Numbers
+    value: Value
+    activation: Activation
+
+    @cached_property
+    def sigmoid(self) -> Value:
+        """The logistic function of the gate, the dearest of a pass, which all that reads it shares."""
+        return self.k.sigmoid(self.value)
+
+    @cached_property
+    def off(self) -> Value:
+        """What the logistic function lacks of 1."""
+        return self.k.constant(1.0) - self.sigmoid
+
+    def times(self, value: Value) -> Value:
+        """Return the value times the function of the gate; three factors are multiplied in any order."""
+        factors = (self.sigmoid,) if self.activation == "sigmoid" else (self.value, self.sigmoid)
+        return in_any_order(self.k, value, *factors)
+
+    def times_slope(self, incoming: Value, read: Value) -> list[Callable[[], Value]]:
+        """Return ways to the gate's gradient: the slope is one factor or two, multiplied up in any order.
+
+        incoming: the gradient of what the function of the gate multiplies `read` to.
+        """
+
+        def by_two_factors() -> Value:
+            one = self.k.constant(1.0)
+            other = self.off if self.activation == "sigmoid" else one + self.value * self.off
+            return in_any_order(self.k, incoming, read, self.sigmoid, other)
+
+        return [lambda: in_any_order(self.k, incoming, read, self._slope), by_two_factors]
+
+    @property
+    def _slope(self) -> Value:
+        """The derivative of the function of the gate, in one of the ways to write it."""
+        gate, sigmoid, off = self.value, self.sigmoid, self.off
+        if self.activation == "sigmoid":
+            return sigmoid * off
+        return one_of(
+            self.k,
+            lambda: sigmoid * (self.k.constant(1.0) + gate * off),
+            lambda: sigmoid + gate * sigmoid * off,
+            lambda: sigmoid + gate * (sigmoid * off),
+        )
+
+    def by_parts(self, grad_output: Value, norm: Value) -> list[Callable[[], Value]]:
+        """Return ways to the gate's gradient as autograd adds it up where gate * sigmoid(gate) was written.
+
+        It has a part through the gate and one through its logistic function. Where each was given a gate of
+        its own, converted from the input's dtype, each part is rounded to that before they are added.
+        """
+        k, gate, sigmoid = self.k, self.value, self.sigmoid
+
+        @cache
+        def parts() -> tuple[Value, Value]:
+            through_gate = (
+                grad_output * sigmoid * norm,
+                grad_output * norm * sigmoid,
+                grad_output * (norm * sigmoid),
+            )
+            scaled = (grad_output * (norm * gate), grad_output * norm * gate, grad_output * gate * norm)
+            return k.either(*through_gate), k.either(*(one * self.off * sigmoid for one in scaled))
+
+        def added() -> Value:
+            first, second = parts()
+            return first + second
+
+        def added_as_stored() -> Value:
+            first, second = parts()
+            return k.cast(first, "input") + k.cast(second, "input")
+
+        return [added, added_as_stored]
 
 
 def in_any_order(k: Numbers, *factors: Value) -> Value:
     """Return the product of factors, which differs by the order only where a part of it is subnormal."""
-    made: dict[frozenset[int], Value] = {frozenset([i]): factor for i, factor in enumerate(factors)}
-    for size in range(2, len(factors) + 1):
-        for part in map(frozenset, combinations(range(len(factors)), size)):
-            first, *others = sorted(part)
-            beside = (frozenset(s) for n in range(size - 1) for s in combinations(others, n))
-            halves = [(part - (own := one | {first}), own) for one in beside]
-            ways = [made[own] * made[rest] for rest, own in halves]
-            made[part] = ways[0] if len(ways) == 1 else k.either(*ways)
-    return made[frozenset(range(len(factors)))]
 
+    @cache
+    def product(part: frozenset[int]) -> Value:
+        if len(part) == 1:
+            return factors[min(part)]
+        first, *others = sorted(part)
+        beside = (frozenset(s) for n in range(len(part) - 1) for s in combinations(others, n))
+        halves = [(part - (own := one | {first}), own) for one in beside]
+        ways = [lambda own=own, rest=rest: product(own) * product(rest) for rest, own in halves]
+        return ways[0]() if len(ways) == 1 else one_of(k, *ways)
 
-def times_slope(k: Numbers, incoming: Value, read: Value, gate: Value, activation: Activation) -> list[Value]:
-    """Return the gate's gradient in each way to multiply it up, the slope being one factor or two.
-
-    incoming: the gradient of what the function of the gate multiplies `read` to.
-    """
-    sigmoid, one = k.sigmoid(gate), k.constant(1.0)
-    other = one - sigmoid if activation == "sigmoid" else one + gate * (one - sigmoid)
-    slope = slope_of(k, gate, activation)
-    return [in_any_order(k, incoming, read, slope), in_any_order(k, incoming, read, sigmoid, other)]
-
-
-def slope_of(k: Numbers, gate: Value, activation: Activation) -> Value:
-    """Return the derivative of the function of the gate, in one of the ways to write it."""
-    sigmoid, one = k.sigmoid(gate), k.constant(1.0)
-    off = one - sigmoid
-    if activation == "sigmoid":
-        return sigmoid * off
-    return k.either(
-        sigmoid * (one + gate * off), sigmoid + gate * sigmoid * off, sigmoid + gate * (sigmoid * off)
-    )
-
-
-def parts_of_silu(k: Numbers, grad_output: Value, norm: Value, gate: Value) -> list[Value]:
-    """Return the gradient of a gate as autograd adds it up where gate * sigmoid(gate) was written out.
-
-    It has a part through the gate and one through its logistic function. Where each was given a gate of its
-    own, converted from the input's dtype, each part is rounded to that before they are added.
-    """
-    sigmoid = k.sigmoid(gate)
-    through_gate = (
-        grad_output * sigmoid * norm,
-        grad_output * norm * sigmoid,
-        grad_output * (norm * sigmoid),
-    )
-    scaled = (grad_output * (norm * gate), grad_output * norm * gate, grad_output * gate * norm)
-    first = k.either(*through_gate)
-    second = k.either(*(one * (k.constant(1.0) - sigmoid) * sigmoid for one in scaled))
-    return [first + second, k.cast(first, "input") + k.cast(second, "input")]
+    return product(frozenset(range(len(factors))))
 
 
 def gated(form: Form, activation: Activation, *, cast: bool) -> Form:
@@ -112,24 +150,27 @@ def gated(form: Form, activation: Activation, *, cast: bool) -> Form:
     def held(k: Numbers, value: Value) -> Value:
         return k.cast(value, "input") if cast else value
 
-    def opened(k: Numbers, t: Terms) -> Value:
-        return times_gate(k, held(k, form.forward(k, t)), t.further[GATE], activation)
-
     def forward(k: Numbers, t: Terms) -> Value:
-        found = opened(k, t)
+        gate = Gate(k, t.further[GATE], activation)
+
+        def opened(t: Terms) -> Value:
+            return gate.times(held(k, form.forward(k, t)))
+
         if t.weight is None or t.bias is not None:
-            return found
-        return k.either(found, opened(k, replace(t, weight=None)) * t.weight)  # a factor like any other
+            return opened(t)
+        # The weight is a factor like any other.
+        return one_of(k, lambda: opened(t), lambda: opened(replace(t, weight=None)) * t.weight)
 
     def backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
-        gate = t.further[GATE]
-        norm = held(k, k.either(form.forward(k, t), form.forward(WithMoments(k, k.saved_moments(t.x)), t)))
-        incoming = held(k, times_gate(k, t.grad_output, gate, activation))
+        gate = Gate(k, t.further[GATE], activation)
+        saved = WithMoments(k, k.saved_moments(t.x))
+        norm = held(k, one_of(k, lambda: form.forward(k, t), lambda: form.forward(saved, t)))
+        incoming = held(k, gate.times(t.grad_output))
         gradients = form.backward(k, replace(t, grad_output=incoming))
-        ways = times_slope(k, t.grad_output, norm, gate, activation)
+        ways = gate.times_slope(t.grad_output, norm)
         if activation == "silu" and form.name == "autograd":
-            ways += parts_of_silu(k, t.grad_output, norm, gate)
-        return {**gradients, "grad_gate": k.either(*ways)}
+            ways += gate.by_parts(t.grad_output, norm)
+        return {**gradients, "grad_gate": one_of(k, *ways)}
 
     rounded = ", rounded to the input's dtype" if cast else ""
     forward.__doc__ = f"{first_sentence(form.forward)}{rounded}, times the function of the gate."

@@ -15,7 +15,7 @@ from functools import partial
 
 import torch
 
-from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
+from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value, one_of
 from verifier.ops import Op, Tensors
 from verifier.ops.rows import formula, trailing_dimensions
 from verifier.ops.rows.gates import (
@@ -24,11 +24,9 @@ from verifier.ops.rows.gates import (
     SUMMARIES,
     WIDTHS,
     Activation,
+    Gate,
     WithMoments,
     first_sentence,
-    parts_of_silu,
-    times_gate,
-    times_slope,
 )
 from verifier.records.case import Scalars
 
@@ -41,7 +39,7 @@ def gate_first(form: Form, activation: Activation, *, centred: bool, cast: bool)
     """Return the form of a norm of what is gated; cast: which is rounded to the input's dtype."""
 
     def gated(k: Numbers, t: Terms) -> Value:
-        value = times_gate(k, t.x, t.further[GATE], activation)
+        value = Gate(k, t.further[GATE], activation).times(t.x)
         return k.cast(value, "input") if cast else value
 
     def shared(k: Numbers, t: Terms) -> Mapping[str, Value]:
@@ -55,14 +53,14 @@ def gate_first(form: Form, activation: Activation, *, centred: bool, cast: bool)
         return form.forward(*of_the_norm(k, t))
 
     def backward(k: Numbers, t: Terms) -> Mapping[str, Value]:
-        found, gate = dict(form.backward(*of_the_norm(k, t))), t.further[GATE]
+        found, gate = dict(form.backward(*of_the_norm(k, t))), Gate(k, t.further[GATE], activation)
         of_gated = found["grad_input"]
         of_gated = k.cast(of_gated, "input") if cast else of_gated
-        found["grad_input"] = times_gate(k, of_gated, gate, activation)
-        ways = times_slope(k, of_gated, t.x, gate, activation)
+        found["grad_input"] = gate.times(of_gated)
+        ways = gate.times_slope(of_gated, t.x)
         if activation == "silu" and form.name == "autograd":
-            ways += parts_of_silu(k, of_gated, t.x, gate)
-        found["grad_gate"] = k.either(*ways)
+            ways += gate.by_parts(of_gated, t.x)
+        found["grad_gate"] = one_of(k, *ways)
         return found
 
     u = f"with input * {SUMMARIES[activation]} in the place of x"

@@ -214,6 +214,11 @@ class TwinNumbers:
             raise NoTwinError(f"whether all uses of {name} fuse it alike is not looked at")
         return value if product else self.plain(value.array)
 
+    @property
+    def rounds(self) -> bool:
+        """Yes: the code computes in one of the ways."""
+        return True
+
     def either(self, *ways: TwinValue) -> TwinValue:
         """Return the first of the ways whose terms the code has: the bound of a form holds for each."""
         held = (way for way in ways if self.orders.holds(self._full(way)))

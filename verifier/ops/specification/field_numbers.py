@@ -217,6 +217,11 @@ class FieldNumbers:
         """Return the value: nothing is rounded here."""
         return value
 
+    @property
+    def rounds(self) -> bool:
+        """No."""
+        return False
+
     def either(self, one: Value, /, *_others: Value) -> Value:
         """Return one of several ways to write the same."""
         return one

@@ -6,11 +6,16 @@ are not proved step by step: what the answer lacks is computed from it, and boun
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import starmap
+from typing import TypeVar, cast
 
 import numpy as np
 
 from verifier.arithmetic.abstract_number import Value
+from verifier.arithmetic.blocks import in_blocks
 from verifier.arithmetic.error_free import double_double
 from verifier.arithmetic.error_free.double_double import HIGHER_ORDER_OF_CHAINS, PASSED_ON, Doubled
 from verifier.arithmetic.error_free.exponential import EXP_ERROR, EXP_LIMIT, EXP_LOST
@@ -34,6 +39,26 @@ NEAR = 1.0 - 2.0**-50
 """Of a magnitude, what is left at least if its low part and a few roundings are taken away."""
 
 
+_Operation = TypeVar("_Operation", bound=Callable[..., "CertifiedPair"])
+
+
+def elementwise(operation: _Operation) -> _Operation:
+    """Let an operation on each element of its arguments take large ones a block at a time."""
+
+    @functools.wraps(operation)
+    def taken(*given: object) -> CertifiedPair:
+        pairs = [one for one in given if isinstance(one, CertifiedPair)]
+        others = [one for one in given if not isinstance(one, CertifiedPair)]  # the numbers themselves, first
+
+        def of_parts(*parts: Array) -> tuple[Array, ...]:
+            own = (parts[at : at + 3] for at in range(0, len(parts), 3))
+            return operation(*others, *starmap(_of_parts, own)).parts
+
+        return _of_parts(*in_blocks(of_parts, *(part for one in pairs for part in one.parts)))
+
+    return cast("_Operation", taken)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CertifiedPair:
     """Numbers high + low, each within `radius` of the exact one; three arrays that broadcast."""
@@ -47,6 +72,12 @@ class CertifiedPair:
         """Both parts."""
         return self.high, self.low
 
+    @property
+    def parts(self) -> tuple[Array, Array, Array]:
+        """All three arrays."""
+        return self.high, self.low, self.radius
+
+    @elementwise
     def __add__(self, other: CertifiedPair) -> CertifiedPair:
         """Return the sum."""
         high, low = double_double.add(self.pair, other.pair)
@@ -61,6 +92,7 @@ class CertifiedPair:
         """Return the difference."""
         return self + (-other)
 
+    @elementwise
     def __mul__(self, other: CertifiedPair) -> CertifiedPair:
         """Return the product."""
         high, low = double_double.multiply(self.pair, other.pair)
@@ -69,6 +101,7 @@ class CertifiedPair:
         rounding = PRODUCT_ERROR * np.abs(high) + PUBLISHED
         return CertifiedPair(high=high, low=low, radius=PASSED_ON * passed_on + rounding)
 
+    @elementwise
     def __truediv__(self, other: CertifiedPair) -> CertifiedPair:
         """Return the quotient q; |a / b - q| = |a - q * b| / |b|."""
         first = self.high / other.high
@@ -79,6 +112,10 @@ class CertifiedPair:
         least = np.abs(other.high) * NEAR - other.radius
         error = PASSED_ON * (np.abs(lacking.high) + lacking.radius) / least
         return CertifiedPair(high=high, low=low, radius=np.where(least > 0, error, np.inf))
+
+
+def _of_parts(high: Array, low: Array, radius: Array) -> CertifiedPair:
+    return CertifiedPair(high=high, low=low, radius=radius)
 
 
 def _exactly(high: Array, low: Array) -> CertifiedPair:
@@ -101,6 +138,7 @@ def of_enclosure(value: Enclosure) -> CertifiedPair:
     return CertifiedPair(high=high, low=low, radius=radius)
 
 
+@elementwise
 def power_of(value: CertifiedPair) -> CertifiedPair:
     """Return e**value, whose argument is at most EXP_LIMIT."""
     high, low = exponential(value.pair)
@@ -111,6 +149,7 @@ def power_of(value: CertifiedPair) -> CertifiedPair:
     return CertifiedPair(high=high, low=low, radius=PASSED_ON * (error + grown * (high + error)))
 
 
+@elementwise
 def hyperbolic_tangent(value: CertifiedPair) -> CertifiedPair:
     """Return (1 - p) / (1 + p) with p = e**-2|value| and the sign of the value, near 0 its series.
 
@@ -216,6 +255,7 @@ class PairNumbers(Unrounded):
         high, low, radius = (part[:, number : number + 1] for part in (*value.pair, value.radius))
         return CertifiedPair(high=high, low=low, radius=radius)
 
+    @elementwise
     def log(self, value: CertifiedPair) -> CertifiedPair:
         """Return the natural logarithm, as a float near it and what e to its power lacks."""
         first = np.log(np.where(value.high > 0, value.high, np.nan))
@@ -226,6 +266,7 @@ class PairNumbers(Unrounded):
         error = np.where(size < 2.0**-20, size**3, np.inf)
         return CertifiedPair(high=found.high, low=found.low, radius=found.radius + error)
 
+    @elementwise
     def sigmoid(self, value: CertifiedPair) -> CertifiedPair:
         """Return 1 / (1 + e**-value): no exponential is larger than 1."""
         sign = np.where(value.high < 0, -1.0, 1.0)

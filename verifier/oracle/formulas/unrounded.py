@@ -15,6 +15,11 @@ class Unrounded(Numbers, Protocol):
 
     columns: int
 
+    @property
+    def rounds(self) -> bool:
+        """No."""
+        return False
+
     def lift(self, array: Value) -> Value:
         """Return the numbers that an operand is."""
 
