@@ -20,18 +20,24 @@ from verifier.ops.rows.compose_bounds import rows_bounds
 from verifier.records.subject import Trees
 
 SHAPES = [(9, 5), (5, 33), (24, 2), (4, 16), (7, 16)]
-FORMS = [(name, form) for name in ("layer_norm", "rms_norm") for form in op(name).forms]
+GATED = ("layer_norm_silu_gate", "rms_norm_sigmoid_gate")
+FORMS = [
+    *((name, form) for name in ("layer_norm", "rms_norm") for form in op(name).forms),
+    (GATED[0], "autograd"),
+    (GATED[1], "rounded_norm"),
+]
 
 
 def truths(name, form, dtype, shape, *, given=True):
     """Yield the truth of an ordinary case, and of ones of which rows have no bound or leave the range."""
     rows, columns = shape
-    claim = {"variance": "two_pass" if name == "layer_norm" else "rms", "trees": Trees()}
+    centred = name.startswith("layer_norm")
+    claim = {"variance": "two_pass" if centred else "rms", "trees": Trees()}
     subject = declared(name, formula=form, **claim)
     parameter = Values(seed=2) if given else None
     recipe = Recipe(
         rows=rows, columns=columns, eps=1e-5, input=Values(seed=rows, hazard="ordinary"), weight=parameter,
-        bias=parameter if name == "layer_norm" else None, grad_output=Values(seed=4),
+        bias=parameter if centred else None, grad_output=Values(seed=4),
     )  # fmt: skip
     case = build(op(name), subject, dtype, recipe, gradients=True)
     largest = torch.finfo(case.given["input"].dtype).max
@@ -65,7 +71,7 @@ def test_bounds_by_rows_have_the_bits_of_those_of_the_whole(name, form, dtype, s
     assert all(isinstance(one, NumbersOfRows) for one in taken)
 
 
-@pytest.mark.parametrize("name", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm", *GATED])
 def test_what_has_no_parameters_is_taken_by_rows_as_well(name, monkeypatch):
     whole = [truth.bounds for truth in truths(name, "canonical", "float32", (9, 5), given=False)]
     monkeypatch.setattr(blocks, "MOST", 8)

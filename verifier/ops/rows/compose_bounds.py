@@ -162,7 +162,7 @@ class Composer:
         """Bounds of a subject that computes its statistics itself, or reads running ones (evaluation)."""
         results: dict[str, Bounded] = {}
         statistics = self._prepared()
-        if type(self) is Composer and comes_in_blocks(self.numbers):
+        if self._is_of_rows and comes_in_blocks(self.numbers):
             found = self._by_rows()
             if found is not None:
                 return {"output": found.pop("output"), **statistics, **found}
@@ -174,6 +174,11 @@ class Composer:
         if terms.grad_output is not None:
             results.update(self._gradients(terms))
         return results
+
+    @property
+    def _is_of_rows(self) -> bool:
+        """Whether output and gradients may be bounded a few rows at a time."""
+        return type(self) is Composer
 
     def _by_rows(self) -> dict[str, Bounded] | None:
         """Bound output and gradients a few rows at a time; None where the form needs all rows at once."""

@@ -13,8 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 from verifier.arithmetic.abstract_number import Form, Numbers, Terms, Value
+from verifier.arithmetic.blocks import cut
 from verifier.arithmetic.formats import FORMATS, INFLATION
-from verifier.bounds.affine import bound_of
+from verifier.bounds.affine import AffineNumbers, bound_of
 from verifier.bounds.affine_value import Affine
 from verifier.ops import Bounded, Expected, Setting
 from verifier.ops.rows import trailing_dimensions
@@ -90,16 +91,28 @@ class FormulaComposer(Composer):
         """Make mean and rstd, if the form reads them."""
         return super()._prepared() if self.problem.moments else {}
 
+    @property
+    def _is_of_rows(self) -> bool:
+        """Whether nothing but sums over rows is of all rows, and nothing is of each but mean and rstd."""
+        problem, form = self.problem, self.form
+        return not (problem.wholes or problem.scalars or form.shared or form.beside)
+
+    def _read(self, numbers: AffineNumbers, rows: slice) -> Terms:
+        """Read the operands of some rows."""
+        further = dict[str, Affine]()
+        for name, array in self.problem.further.items():
+            own, rounded = cut(array, (rows, slice(None))), self.dtypes.get(name) != "bool"
+            further[name] = numbers.read(own, name) if rounded else numbers.exact(own)
+        return replace(super()._read(numbers, rows), further=further)
+
     def _terms(self) -> Terms:
         """Read the operands, and make what both passes read, as the forward pass does."""
-        numbers, further = self.numbers, dict[str, Affine]()
-        for name, array in self.problem.further.items():
-            rounded = self.dtypes.get(name) != "bool"
-            further[name] = numbers.read(array, name) if rounded else numbers.exact(array)
-        further |= {name: self._scalar(number) for name, number in self.problem.scalars.items()}
+        read = super()._terms()
+        scalars = {name: self._scalar(number) for name, number in self.problem.scalars.items()}
+        read = replace(read, further={**read.further, **scalars})
         with np.errstate(all="ignore"):
-            whole = self.form.completed(numbers, replace(super()._terms(), further=further))
-        self.shared = {name: value for name, value in whole.further.items() if name not in further}
+            whole = self.form.completed(self.numbers, read)
+        self.shared = {name: value for name, value in whole.further.items() if name not in read.further}
         return whole
 
     def _scalar(self, number: float) -> Affine:
@@ -115,13 +128,13 @@ class FormulaComposer(Composer):
             results[name] = self.bounded(saved, bound_of(saved)[:, 0], self.covered)
         return results
 
-    def _gradients(self, terms: Terms) -> dict[str, Bounded]:
+    def _gradient_values(self, numbers: AffineNumbers, terms: Terms) -> dict[str, Affine]:
         """Run the backward pass: it reads what was saved, and its sums have trees of their own."""
-        self.numbers.row_tree = self.setting.trees.row_gradients
-        with np.errstate(all="ignore"):
-            output = self.form.forward(self.numbers, terms)
-            saved = {n: self._saved_part(v, n) for n, v in self.shared.items()}
-        return super()._gradients(replace(terms, output=output, further={**terms.further, **saved}))
+        numbers.row_tree = self.setting.trees.row_gradients
+        output = self.form.forward(numbers, terms)
+        saved = {n: self._saved_part(v, n) for n, v in self.shared.items()}
+        terms = replace(terms, output=output, further={**terms.further, **saved})
+        return super()._gradient_values(numbers, terms)
 
     def _stored_bounded(self, name: str, value: Affine) -> Bounded:
         """Bound a gradient; a sum of all elements has a theorem only if every row has."""
