@@ -80,9 +80,10 @@ def in_blocks(
     if not is_large(shape):
         return operation(*arrays)
     rows, columns = shape
+    matrices = np.atleast_2d(*arrays) if len(arrays) > 1 else arrays
     wholes: list[Whole[_Number]] = []
     for block in blocks((rows, columns)):
-        found = operation(*(cut(array, block) for array in arrays))
+        found = operation(*(cut(array, block) for array in matrices))
         wholes = wholes or [Whole((rows, columns)) for _ in found]
         for whole, part in zip(wholes, found, strict=True):
             whole.put(block, part)

@@ -22,7 +22,7 @@ from verifier.machine.culprit import place as place_of
 from verifier.machine.execute.findings import UnsupportedFeature
 from verifier.ops import op
 from verifier.records.case import GIVEN_NONE, LEFT_OUT, Case
-from verifier.records.observation import Aftermath, Deviation, Observation, Status
+from verifier.records.observation import Deviation, Observation, Status
 from verifier.records.printable import said, text_of
 from verifier.records.subject import Subject
 from verifier.subjects.process_settings import settings_kept
@@ -348,11 +348,12 @@ def failure(error: Exception, backend: Backend) -> Observation:
         return Observation(status="error", message=text, detail=detail)
     clear = isinstance(error, REFUSALS) and text_of(error).strip() != ""
     refused = clear and backend.launches() == 0 and not in_backward(error)
-    if not refused and (missing := missing_package(error)):
-        left = Aftermath(not_imported=True)
+    left = backend.aftermath(error)
+    if not refused and not left.died and (missing := missing_package(error)):
+        left = replace(left, not_imported=True)
         return Observation(status="undecided", message=missing, detail=detail, aftermath=left)
     status: Status = "refused" if refused else "crashed"
-    return Observation(status=status, message=text, detail=detail, aftermath=backend.aftermath(error))
+    return Observation(status=status, message=text, detail=detail, aftermath=left)
 
 
 def _damage(placed: Mapping[str, InMemory], mutates: tuple[str, ...]) -> Iterator[Deviation]:

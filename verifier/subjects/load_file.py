@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import sys
@@ -257,10 +258,25 @@ def _execute(file: Path, name: str) -> ModuleType:
             _BESIDE.add(file.parent)
             return _execute(file, name)
         raise LoadError(f"{file}: {_last_line(error, file)}") from error
+    if any(_stands_beside(file, name) for name in _imported_later(file)):
+        make_importable([file.parent])
+        _BESIDE.add(file.parent)
     if hidden := _hidden_beside(file, module):
         del sys.modules[name]
         raise LoadError(f"{file}: imports {hidden}, and finds that of another folder: rename one of them")
     return module
+
+
+def _imported_later(file: Path) -> Iterator[str]:
+    """Yield the modules that a file imports, in functions as well, which nobody finds yet; not itself."""
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            names = [node.module or ""]
+        for name in names:
+            first = name.partition(".")[0]
+            if first not in {file.stem, *sys.modules} and importlib.util.find_spec(first) is None:
+                yield name
 
 
 def _stands_beside(file: Path, name: str) -> bool:

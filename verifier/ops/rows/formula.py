@@ -95,7 +95,8 @@ class FormulaComposer(Composer):
     def _is_of_rows(self) -> bool:
         """Whether nothing but sums over rows is of all rows, and nothing is of each but mean and rstd."""
         problem, form = self.problem, self.form
-        return not (problem.wholes or problem.scalars or form.shared or form.beside)
+        whole = bool(problem.wholes or problem.scalars or form.shared or form.beside)
+        return type(self) is FormulaComposer and not whole
 
     def _read(self, numbers: AffineNumbers, rows: slice) -> Terms:
         """Read the operands of some rows."""

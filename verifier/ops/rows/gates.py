@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, partial, reduce
 from itertools import combinations
 from typing import Any, Literal
 
@@ -127,18 +127,18 @@ class Gate:
 
 def in_any_order(k: Numbers, *factors: Value) -> Value:
     """Return the product of factors, which differs by the order only where a part of it is subnormal."""
-
-    @cache
-    def product(part: frozenset[int]) -> Value:
-        if len(part) == 1:
-            return factors[min(part)]
-        first, *others = sorted(part)
-        beside = (frozenset(s) for n in range(len(part) - 1) for s in combinations(others, n))
-        halves = [(part - (own := one | {first}), own) for one in beside]
-        ways = [lambda own=own, rest=rest: product(own) * product(rest) for rest, own in halves]
-        return ways[0]() if len(ways) == 1 else one_of(k, *ways)
-
-    return product(frozenset(range(len(factors))))
+    if not k.rounds:
+        last, *others = reversed(factors)
+        return reduce(lambda product, factor: factor * product, others, last)
+    made: dict[frozenset[int], Value] = {frozenset([i]): factor for i, factor in enumerate(factors)}
+    for size in range(2, len(factors) + 1):
+        for part in map(frozenset, combinations(range(len(factors)), size)):
+            first, *others = sorted(part)
+            beside = (frozenset(s) for n in range(size - 1) for s in combinations(others, n))
+            halves = [(part - (own := one | {first}), own) for one in beside]
+            ways = [made[own] * made[rest] for rest, own in halves]
+            made[part] = ways[0] if len(ways) == 1 else k.either(*ways)
+    return made[frozenset(range(len(factors)))]
 
 
 def gated(form: Form, activation: Activation, *, cast: bool) -> Form:
