@@ -241,29 +241,22 @@ def test_a_process_that_is_lost_is_lost_whatever_fails_to_be_imported_then(died,
     assert (seen.status, seen.aftermath.died, seen.aftermath.not_imported) == (status, died, not died)
 
 
-def test_a_file_named_like_a_package_that_is_not_installed_is_not_taken_for_it(child, tmp_path):
-    (tmp_path / "fused_norms.py").write_text(
-        "from verifier import subject\n"
-        "@subject(op='softmax', language='torch', dtypes=('float32',))\n"
-        "def scaled(input, dim=-1):\n"
-        "    import fused_norms\n"
-        "    return fused_norms.softmax(input, dim)\n"
-    )
-    subject = load_subject(tmp_path / "fused_norms.py", "scaled")
-    case = build(op("softmax"), subject, "float32", Recipe(rows=2, columns=3), gradients=False)
-    assert child.run(subject, case).status == "undecided"
-    assert str(tmp_path) not in sys.path
-
-
-def test_what_lies_beside_the_file_is_found_when_a_call_imports_it(child, tmp_path):
+@pytest.mark.parametrize(
+    ("stem", "imported", "status"),
+    [("fused_norms", "fused_norms", "undecided"), ("kernel", "weights_of_it", "ok")],
+)
+def test_a_module_beside_the_file_is_found_when_a_call_imports_it_and_the_file_itself_is_none(
+    stem, imported, status, child, tmp_path
+):
     (tmp_path / "weights_of_it.py").write_text("ONE = 1.0\n")
-    (tmp_path / "kernel.py").write_text(
+    (tmp_path / f"{stem}.py").write_text(
         "from verifier import subject\n"
         "@subject(op='softmax', language='torch', dtypes=('float32',))\n"
         "def scaled(input, dim=-1):\n"
-        "    import weights_of_it\n"
-        "    return input.softmax(dim) * weights_of_it.ONE\n"
+        f"    import {imported} as weights\n"
+        "    return input.softmax(dim) * weights.ONE\n"
     )
-    subject = load_subject(tmp_path / "kernel.py", "scaled")
+    subject = load_subject(tmp_path / f"{stem}.py", "scaled")
     case = build(op("softmax"), subject, "float32", Recipe(rows=2, columns=3), gradients=False)
-    assert child.run(subject, case).status == "ok"
+    assert child.run(subject, case).status == status
+    assert (str(tmp_path) in sys.path) is (status == "ok")
