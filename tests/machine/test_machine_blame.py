@@ -36,13 +36,13 @@ def as_it_should(input, eps):
     return launched(input)
 
 
-def with_clusters(input, eps):
-    return launched(input, num_ctas=2)
+def with_large_clusters(input, eps):
+    return launched(input, num_ctas=16)
 
 
 def falls_back(input, eps):
     try:
-        return launched(input, num_ctas=2)
+        return launched(input, num_ctas=16)
     except Exception:
         return input * 2
 
@@ -104,8 +104,8 @@ def observed(function, **options):
     ("function", "status", "said"),
     [
         (as_it_should, "ok", ""),
-        (with_clusters, "undecided", "the machine lacks thread-block clusters (num_ctas > 1)"),
-        (falls_back, "undecided", "the machine lacks thread-block clusters (num_ctas > 1)"),
+        (with_large_clusters, "undecided", "the machine lacks thread-block clusters of 16 blocks"),
+        (falls_back, "undecided", "the machine lacks thread-block clusters of 16 blocks"),
         (forgets_an_argument, "refused", "TypeError: "),
         (names_no_such_argument, "crashed", "KeyError: "),
         (calls_torch_wrongly, "refused", "TypeError: empty()"),

@@ -17,9 +17,22 @@ WIDE = REGISTERS + ".reg .b64 %d<9>; .reg .b16 %h<9>;"
 @pytest.mark.parametrize(
     ("instruction", "opcode", "words"),
     [
-        ("mbarrier.init.shared.b64 [tile], 128;", "mbarrier.init.shared.b64", "barriers in shared memory"),
+        (
+            "cp.async.mbarrier.arrive.noinc.shared.b64 [tile];",
+            "cp.async.mbarrier.arrive.noinc.shared.b64",
+            "barriers in shared memory",
+        ),
+        (
+            "mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [tile], 4;",
+            "mbarrier.complete_tx.relaxed.cta.shared::cta.b64",
+            "barriers in shared memory",
+        ),
         ("discard.global.L2 [%base0], 128;", "discard.global.L2", "memory that is left undefined"),
-        ("barrier.cluster.arrive.aligned;", "barrier.cluster.arrive.aligned", "thread-block clusters"),
+        (
+            "barrier.cluster.arrive.relaxed.aligned;",
+            "barrier.cluster.arrive.relaxed.aligned",
+            "thread-block clusters",
+        ),
         (
             "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f0, %f1}, {%r1, %r2}, {%r3}, {%f4, %f5};",
             "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32",
@@ -30,7 +43,11 @@ WIDE = REGISTERS + ".reg .b64 %d<9>; .reg .b16 %h<9>;"
             "cp.async.bulk.tensor.2d.shared::cta.global.tile",
             "bulk copies (TMA)",
         ),
-        ("ld.shared::cluster.b32 %r0, [%r1];", "ld.shared::cluster.b32", "distributed shared memory"),
+        (
+            "getctarank.shared::cluster.u32 %r0, %r1;",
+            "getctarank.shared::cluster.u32",
+            "thread-block clusters",
+        ),
         ("mov.u32 %r0, %envreg2;", "mov.u32", "%envreg2, as grid-wide synchronisation reads it"),
         ("mov.u32 %r0, %reserved_smem_offset_begin;", "mov.u32", "register %reserved_smem_offset_begin"),
         ("mov.u64 %d1, p0; add.s64 %d1, %d1, 8;", "mov.u64", "the address of parameter p0"),
@@ -78,12 +95,11 @@ def test_what_no_lane_reaches_may_be_lacking(count):
 @pytest.mark.parametrize(
     ("directive", "lacks"),
     [
-        (".explicitcluster\n.reqnctapercluster 2, 1, 1", True),
         (".explicitcluster", True),
         (".explicitcluster\n.reqnctapercluster 1, 1, 1", False),
     ],
 )
-def test_a_kernel_of_clusters_is_not_played(directive, lacks):
+def test_a_kernel_whose_clusters_the_launch_chooses_is_not_played(directive, lacks):
     text = kernel("", 1).replace("(.param .u64 p0)", f"(.param .u64 p0)\n{directive}")
     if lacks:
         with pytest.raises(UnsupportedFeature, match="lacks thread-block clusters"):

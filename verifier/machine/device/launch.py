@@ -15,6 +15,7 @@ import numpy as np
 from verifier.machine.execute.arguments import pack
 from verifier.machine.execute.block_order import Waves
 from verifier.machine.execute.chosen_blocks import MOST_STEPS, followed, numbers_of
+from verifier.machine.execute.clusters import MAX_CLUSTER
 from verifier.machine.execute.findings import LaunchError, UnsupportedFeature
 from verifier.machine.execute.launch_record import LaunchRecord
 from verifier.machine.execute.memory import GlobalMemory
@@ -23,6 +24,7 @@ from verifier.machine.execute.variable_layout import lay_out
 from verifier.machine.in_force import count_run, current
 from verifier.machine.model import MAX_GRID_YZ, MAX_THREADS, MAX_THREADS_Z, Machine
 from verifier.machine.pace import PACE
+from verifier.machine.ptx.basic_blocks import is_of_cluster
 from verifier.machine.sanitizers.registry import make_monitors
 from verifier.machine.shadow.emitter_kind import EmitterKind
 from verifier.machine.translate.compile_kernel import compiled
@@ -31,12 +33,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from verifier.machine.in_force import MachineSession
+    from verifier.machine.ptx.basic_blocks import Program
     from verifier.machine.shadow.slots import Slots
 
 # Bytes a thread. Source: CUDA C++ programming guide, "Technical specifications per compute capability".
 _MAX_LOCAL = 512 << 10
 _APART = 1024
 """Bytes between shared variables where accesses behind them are looked for."""
+CLUSTER_WORDS = frozenset({"mapa", "mbarrier", "shared::cluster"})
 _UNREAD = ReachedCode()  # of launches outside of sessions
 
 
@@ -148,16 +152,14 @@ def prepare(
         monitors=monitors,
         slots=slots,
         reached=reached,
+        cluster=cluster_of(code.program),
     )
 
 
 def check(launch: LaunchRecord) -> None:
     """Refuse what a device would refuse."""
     threads = launch.block[0] * launch.block[1] * launch.block[2]
-    directives = launch.compiled.program.kernel.directives
-    cluster = prod(directives.get("reqnctapercluster") or (1,))
-    if cluster > 1 or ("explicitcluster" in directives and "reqnctapercluster" not in directives):
-        raise UnsupportedFeature("thread-block clusters", launch.kernel)
+    check_cluster(launch)
     if launch.grid[0] >= 1 << 31 or max(launch.grid[1:]) > MAX_GRID_YZ:
         raise LaunchError(
             f"a grid of {launch.grid}; at most (2^31 - 1, {MAX_GRID_YZ}, {MAX_GRID_YZ}) is possible"
@@ -180,6 +182,29 @@ def check(launch: LaunchRecord) -> None:
     limit = launch.compiled.program.kernel.directives.get("maxntid")
     if limit and threads > prod(limit):
         raise LaunchError(f"the kernel allows at most {prod(limit)} threads a block, not {threads}")
+
+
+def cluster_of(program: Program) -> tuple[int, int, int] | None:
+    """Give the blocks of a cluster along each axis, None where no instruction knows of clusters."""
+    directives = program.kernel.directives
+    required = directives.get("reqnctapercluster")
+    if required or "explicitcluster" in directives:
+        return _extents(required or (), "reqnctapercluster")
+    known = any(is_of_cluster(one) or CLUSTER_WORDS & set(one.parts) for one in program.instructions())
+    return (1, 1, 1) if known else None
+
+
+def check_cluster(launch: LaunchRecord) -> None:
+    """Refuse clusters that no device would accept, or that are not played."""
+    directives, size = launch.compiled.program.kernel.directives, launch.cluster or (1, 1, 1)
+    if "explicitcluster" in directives and "reqnctapercluster" not in directives:
+        raise UnsupportedFeature("thread-block clusters whose size the launch chooses", launch.kernel)
+    if prod(size) > MAX_CLUSTER:
+        raise LaunchError(f"clusters of {size} blocks; at most {MAX_CLUSTER} are possible everywhere")
+    if any(extent % blocks for extent, blocks in zip(launch.grid, size, strict=True)):
+        raise LaunchError(f"a grid of {launch.grid}, which clusters of {size} blocks do not divide")
+    if prod(size) > 1 and launch.machine.chosen_rows is not None:
+        raise UnsupportedFeature("a choice of rows among thread-block clusters", launch.kernel)
 
 
 def run(launch: LaunchRecord) -> None:

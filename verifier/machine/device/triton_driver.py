@@ -15,6 +15,7 @@ from verifier.machine.device.launch import launch_ptx
 from verifier.machine.device.masked_loads import filled, unfilled_loads
 from verifier.machine.device.streams import current_stream
 from verifier.machine.device.torch_cuda import exchange_device
+from verifier.machine.execute.clusters import MAX_CLUSTER
 from verifier.machine.execute.findings import LaunchError, UnsupportedFeature
 from verifier.machine.in_force import MachineSession, current
 from verifier.machine.model import MAX_THREADS
@@ -206,7 +207,8 @@ class Launcher:
         launch_metadata: Any, launch_enter_hook: Any, launch_exit_hook: Any, *args: Any,
     ) -> None:  # fmt: skip
         """Execute the kernel; called by Triton in place of its C launcher."""
-        opened, kernel, grid = _session(), self.metadata.name, (gridX, gridY, gridZ)
+        opened, kernel = _session(), self.metadata.name
+        grid = (gridX * getattr(self.metadata, "num_ctas", 1), gridY, gridZ)
         _refuse_host(opened, self.argument_names, args)
         opened.launches.append((kernel, grid))
         if launch_enter_hook is not None:
@@ -222,10 +224,11 @@ class Launcher:
     ) -> tuple[list[str], list[object]]:
         """Give names and values of the PTX parameters.
 
-        Raises UnsupportedFeature for a launch of clusters, or with tensor descriptors.
+        Raises UnsupportedFeature for a launch of large clusters, or with tensor descriptors.
         """
-        if getattr(self.metadata, "num_ctas", 1) != 1:
-            raise UnsupportedFeature("thread-block clusters (num_ctas > 1)", kernel)
+        blocks = getattr(self.metadata, "num_ctas", 1)
+        if blocks > MAX_CLUSTER:  # Triton asks some devices for more
+            raise UnsupportedFeature(f"thread-block clusters of {blocks} blocks", kernel)
         names, values = flatten(self.argument_names, self.types, args)
         parameters = parsed(self.ptx).functions[kernel].parameters
         missing = len(parameters) - len(values)

@@ -1,5 +1,7 @@
 """Order of the waves of a launch: one after the other, and in turns where blocks wait for each other.
 
+Blocks of one cluster are in one wave.
+
 A block may wait for any other that is on the device at the same time. As many blocks as a device holds
 are resident, no more: a block that waits for one beyond those waits for ever.
 """
@@ -7,12 +9,12 @@ are resident, no more: a block that waits for one beyond those waits for ever.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from verifier.machine.execute import prepared_waves
+from verifier.machine.execute import clusters, prepared_waves
 from verifier.machine.execute.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -43,11 +45,13 @@ class Waves:
         self.launch = launch
         threads = launch.block[0] * launch.block[1] * launch.block[2]
         self.total = launch.grid[0] * launch.grid[1] * launch.grid[2]
-        self.resident = launch.machine.resident_blocks(threads, launch.frame.shared_used)
+        self.together = prod(launch.cluster or (1,))
+        resident = launch.machine.resident_blocks(threads, launch.frame.shared_used)
+        self.resident = self.in_clusters(resident)
         window = launch.frame.shared + threads * launch.frame.local
         by_memory = _WINDOWS // max(window, 1)
-        self.size = max(1, min(launch.machine.lanes_per_wave // threads, self.resident, by_memory))
-        self.numbers = block_numbers(self.total, launch.machine.schedule_seed)
+        self.size = self.in_clusters(min(launch.machine.lanes_per_wave // threads, self.resident, by_memory))
+        self.numbers = block_numbers(self.total // self.together, launch.machine.schedule_seed)
         if (chosen := launch.chosen) is not None:
             self.total, self.numbers = len(chosen), lambda start, stop: chosen[start:stop]
         self.started, self.steps = 0, 0
@@ -58,8 +62,9 @@ class Waves:
         """Execute all blocks, or those that were chosen."""
         while self.started < self.total or self.waiting:
             places = self.resident - sum(w.scheduler.unfinished_blocks() for w in self.waiting)
-            if self.started < self.total and places > 0:
-                self.advance(self.begin(min(self.size, places, self.total - self.started)))
+            if self.started < self.total and places >= self.together:
+                count = min(self.size, self.in_clusters(places), self.total - self.started)
+                self.advance(self.begin(count))
             else:
                 self.take_turns()
         if self.free is not None:
@@ -67,7 +72,11 @@ class Waves:
 
     def begin(self, count: int) -> RunningWave:
         """Give the next blocks a place, that of a wave of the same size that has ended if there is one."""
-        ids = coordinates(self.numbers(self.started, self.started + count), self.launch.grid)
+        first, last = (number // self.together for number in (self.started, self.started + count))
+        if self.launch.cluster is None:
+            ids = coordinates(self.numbers(first, last), self.launch.grid)
+        else:
+            ids = clusters.coordinates(self.numbers(first, last), self.launch.grid, self.launch.cluster)
         self.started += count
         if self.free is not None and self.free.wave.blocks == count:
             self.free.wave.restart(ids)
@@ -79,6 +88,10 @@ class Waves:
         compiled = self.launch.compiled
         scheduler = Scheduler(compiled.program, prepared.wave, compiled.sites, self.left(), prepared.members)
         return RunningWave(prepared=prepared, scheduler=scheduler)
+
+    def in_clusters(self, blocks: int) -> int:
+        """Round a number of blocks down to whole clusters, of which there is one at least."""
+        return max(blocks // self.together, 1) * self.together
 
     def left(self) -> int:
         """Count the steps that are left of the launch's limit."""

@@ -7,6 +7,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from verifier.machine.arithmetic.numerics import Array
 
 
@@ -17,9 +19,10 @@ class GridExtents:
     `block_ids`: (blocks, 3), where each block lies in the grid. `grid`: blocks of the launch along each axis;
     `block`: threads of a block. `shared_size`: bytes of shared memory of a block, `dynamic_shared` and
     `shared_used`: what the launch asks for, and with static variables. `multiprocessors`: of the device.
+    `cluster`: blocks of a cluster along each axis, None in a kernel that knows of none.
     `exposed`: registers that may be read before they are written, with the byte that fills them for every
-    wave. `block_numbers`: coordinates of the blocks along an axis, as (blocks, 1) arrays that change in place
-    when other blocks run.
+    wave. `of_blocks`: registers that follow from the blocks' coordinates, as (blocks, 1) arrays that change
+    in place when other blocks run, each with how it follows from (blocks, 3) coordinates.
     """
 
     block_ids: Array
@@ -29,8 +32,9 @@ class GridExtents:
     dynamic_shared: int
     shared_used: int
     multiprocessors: int
+    cluster: tuple[int, int, int] | None = None
     exposed: list[tuple[Array, int]] = field(default_factory=list)
-    block_numbers: dict[int, Array] = field(default_factory=dict)
+    of_blocks: dict[str, tuple[Array, Callable[[Array], Array]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Count blocks, and threads of a block."""
@@ -39,7 +43,7 @@ class GridExtents:
     def restart(self, block_ids: Array) -> None:
         """Stand for as many other blocks; registers that may be read first are filled again."""
         self.block_ids = block_ids
-        for axis, array in self.block_numbers.items():
-            array[:, 0] = block_ids[:, axis]
+        for array, numbers in self.of_blocks.values():
+            array[:, 0] = numbers(block_ids)
         for array, filler in self.exposed:
             array.fill(filler)

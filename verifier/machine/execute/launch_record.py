@@ -23,7 +23,8 @@ class LaunchRecord:
     `kernel`: its name. `grid`, `block`: extents along x, y and z. `memory`: where its tensors are mapped;
     `frame`: where its variables lie; `parameters`: the bytes of its arguments. `monitors`: the sanitizers
     that watch it. `slots`: of the session, None where it has no arithmetic. `reached`: notes what runs.
-    `chosen`: numbers of the blocks that run; None for all of them.
+    `chosen`: numbers of the blocks that run; None for all of them. `cluster`: blocks of a cluster along each
+    axis, None in a kernel that knows of none.
     """
 
     machine: Machine
@@ -38,3 +39,4 @@ class LaunchRecord:
     slots: Slots | None
     reached: ReachedCode
     chosen: Array | None = None
+    cluster: tuple[int, int, int] | None = None

@@ -81,7 +81,7 @@ def take(launch: LaunchRecord, ids: Array) -> PreparedWave:
     machine, frame = launch.machine, launch.frame
     key = (
         launch.compiled, launch.reached, len(ids), launch.block, frame.shared, frame.local, frame.gaps,
-        machine.poison,
+        machine.poison, launch.cluster,
     )  # fmt: skip
     prepared: object = None
     if "uninitialised" not in machine.sanitize:
@@ -122,6 +122,7 @@ def prepare(launch: LaunchRecord, ids: Array, key: Hashable) -> PreparedWave:
         dynamic_shared=launch.frame.dynamic,
         shared_used=launch.frame.shared_used,
         multiprocessors=launch.machine.multiprocessors,
+        cluster=launch.cluster,
     )
     wave = Wave(
         extents=extents,

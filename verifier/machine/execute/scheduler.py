@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from verifier.machine.execute import findings
+from verifier.machine.execute.clusters import AT_CLUSTER
 from verifier.machine.execute.lane_groups import WARP, Group
 from verifier.machine.execute.memory import Fault
 from verifier.machine.execute.wave import Wait
@@ -34,6 +35,7 @@ _KINDS: dict[str, type[findings.MachineFinding]] = {
     "shared_race": findings.SharedRace,
     "global_race": findings.GlobalRace,
     "input_written": findings.InputWritten,
+    "divergent_barrier": findings.DivergentBarrier,
 }
 
 
@@ -74,6 +76,8 @@ class Scheduler:
         self.absent = 0
         self.all_at: int | None = 0
         self.spins = [block.spins for block in program.blocks]
+        if wave.clusters is not None:
+            wave.clusters.loops_wait = any(self.spins)
 
     def run(self, full: list[Callable[[], Next]], part: list[Callable[[Group], Next]]) -> bool:
         """Execute until every lane has left the kernel (true), or for long only waiting loops have run."""
@@ -99,6 +103,8 @@ class Scheduler:
                     if self.wave.monitors:
                         self.wave.companions.execute(group)
                     self.enter(group, part[target](group))
+                    if self.wave.clusters is not None and self.wave.clusters.opened:
+                        self.open_clusters()
                     if self.restless > PATIENCE * (1 + len(self.groups)):
                         return False
         except Fault as fault:
@@ -134,6 +140,8 @@ class Scheduler:
             if following == EXIT:
                 self.steps = steps
                 self.exited[:] = True
+                if self.wave.clusters is not None:
+                    self.leave_cluster(self.wave.everyone.ix)
                 return None
             target = following
 
@@ -155,7 +163,8 @@ class Scheduler:
         if isinstance(following, int):
             self.arrive(following, group.ix)
         elif isinstance(following, Wait):
-            self.wait(group.ix, following)
+            hold = self.wait_for_cluster if following.barrier == AT_CLUSTER else self.wait
+            hold(group.ix, following)
         else:
             for target, lanes in following:
                 self.arrive(target, lanes)
@@ -165,6 +174,8 @@ class Scheduler:
         if target == EXIT:
             self.exited[lanes] = True
             self.open_barriers(lanes)
+            if self.wave.clusters is not None:
+                self.leave_cluster(lanes)
             for parked in list(self.parked):
                 self.unpark(parked)
             return
@@ -345,6 +356,39 @@ class Scheduler:
         pairs = {(int(t) // WARP, int(places[t])) for t in threads}
         return len({warp for warp, _ in pairs}) < len(pairs)
 
+    # Barriers of a cluster.
+
+    def wait_for_cluster(self, lanes: Array, wait: Wait) -> None:
+        """Hold lanes until all of their cluster have arrived; those for whom they have go on."""
+        self.waiting_at[lanes], self.waiting_for[lanes] = wait.target, AT_CLUSTER
+        self.waits[wait.target] = wait
+        self.open_clusters()
+
+    def open_clusters(self) -> None:
+        """Release those that wait for what has come about."""
+        clusters = self.wave.clusters
+        assert clusters is not None
+        clusters.opened = False
+        waiting = np.flatnonzero(self.waiting_for == AT_CLUSTER)
+        ready = waiting[clusters.ready(waiting)]
+        places = self.waiting_at[ready]
+        clusters.go_on(ready)
+        self.waiting_at[ready] = self.waiting_for[ready] = -1
+        for target in np.unique(places):
+            self.arrive(int(target), ready[places == target])
+
+    def leave_cluster(self, lanes: Array) -> None:
+        """Let no barrier of a cluster wait for lanes that have left, and look for blocks left too early."""
+        clusters = self.wave.clusters
+        assert clusters is not None
+        self.wave.met_in_clusters(clusters.leave(lanes))
+        if clusters.opened:
+            self.open_clusters()
+        block = clusters.deserted()
+        if block is not None:
+            message = "the block ends while another one of its cluster may still touch its shared memory"
+            raise self.make(findings.SharedRace, message, np.array([block * self.wave.threads]), ())
+
     # Reports.
 
     def stuck(self) -> None:
@@ -368,7 +412,8 @@ class Scheduler:
             message = f"{len(lanes)} lanes wait for lanes of their warp that never come"
             raise self.make(findings.DivergentCollective, message, lanes[:1], first)
         wait = self.waits[int(self.waiting_at[waiting[0]])]
-        message = f"{len(waiting)} threads wait at a barrier that the rest of their block never reaches"
+        whole = "cluster" if wait.barrier == AT_CLUSTER else "block"
+        message = f"{len(waiting)} threads wait at a barrier that the rest of their {whole} never reaches"
         raise self.make(findings.Deadlock, message, waiting[:1], [self.sites[wait.site]])
 
     def coordinates(self, lane: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,11 +41,39 @@ def _thread_along(extents: GridExtents, axis: int) -> Array:
 
 
 def _block_along(extents: GridExtents, axis: int) -> Array:
-    """Coordinate of each block in the grid, in the array that changes from wave to wave."""
-    if axis not in extents.block_numbers:
-        numbers = extents.block_ids[:, axis].astype(np.uint32)
-        extents.block_numbers[axis] = np.ascontiguousarray(numbers[:, None])
-    return extents.block_numbers[axis]
+    """Coordinate of each block in the grid."""
+    return _of_blocks(extents, f"%ctaid.{axis}", lambda ids: ids[:, axis])
+
+
+def _of_blocks(extents: GridExtents, name: str, numbers: Callable[[Array], Array]) -> Array:
+    """Give what follows from the coordinates of each block, in an array that changes from wave to wave."""
+    if name not in extents.of_blocks:
+        column = numbers(extents.block_ids).astype(np.uint32)[:, None]
+        extents.of_blocks[name] = np.ascontiguousarray(column), numbers
+    return extents.of_blocks[name][0]
+
+
+def _cluster(extents: GridExtents) -> tuple[int, int, int]:
+    return extents.cluster or (1, 1, 1)
+
+
+def _cluster_along(extents: GridExtents, axis: int) -> Array:
+    """Coordinate of each block's cluster among the clusters of the grid."""
+    blocks = _cluster(extents)[axis]
+    return _of_blocks(extents, f"%clusterid.{axis}", lambda ids: ids[:, axis] // blocks)
+
+
+def _place_along(extents: GridExtents, axis: int) -> Array:
+    """Coordinate of each block in its cluster."""
+    blocks = _cluster(extents)[axis]
+    return _of_blocks(extents, f"%cluster_ctaid.{axis}", lambda ids: ids[:, axis] % blocks)
+
+
+def _rank(extents: GridExtents) -> Array:
+    """Place of each block among those of its cluster, as `mapa` counts them."""
+    x, y, z = _cluster(extents)
+    weights = np.array([1, x, x * y])
+    return _of_blocks(extents, "%cluster_ctarank", lambda ids: ids % np.array([x, y, z]) @ weights)
 
 
 _WHOLE: dict[str, Callable[[GridExtents], Array | int]] = {
@@ -57,9 +86,9 @@ _WHOLE: dict[str, Callable[[GridExtents], Array | int]] = {
     "%gridid": lambda extents: 1,
     "%dynamic_smem_size": lambda extents: extents.dynamic_shared,
     "%total_smem_size": lambda extents: extents.shared_used,
-    "%is_explicit_cluster": lambda extents: 0,
-    "%cluster_ctarank": lambda extents: 0,
-    "%cluster_nctarank": lambda extents: 1,
+    "%is_explicit_cluster": lambda extents: int(extents.cluster is not None),
+    "%cluster_ctarank": _rank,
+    "%cluster_nctarank": lambda extents: prod(_cluster(extents)),
     "%lanemask_eq": lambda extents: _ONE << _lane(extents),
     "%lanemask_lt": lambda extents: (_ONE << _lane(extents)) - _ONE,
     "%lanemask_le": lambda extents: (_TWO << _lane(extents)) - _ONE,
@@ -72,9 +101,9 @@ _OF_AN_AXIS: dict[str, Callable[[GridExtents, int], Array | int]] = {
     "%ntid": lambda extents, axis: extents.block[axis],
     "%ctaid": _block_along,
     "%nctaid": lambda extents, axis: extents.grid[axis],
-    "%clusterid": _block_along,
-    "%nclusterid": lambda extents, axis: extents.grid[axis],
-    "%cluster_ctaid": lambda extents, axis: 0,
-    "%cluster_nctaid": lambda extents, axis: 1,
+    "%clusterid": _cluster_along,
+    "%nclusterid": lambda extents, axis: extents.grid[axis] // _cluster(extents)[axis],
+    "%cluster_ctaid": _place_along,
+    "%cluster_nctaid": lambda extents, axis: _cluster(extents)[axis],
 }
 """Registers of three values, named with `.x`, `.y` or `.z`."""

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
 from verifier.machine.execute import atomics, special_registers
 from verifier.machine.execute.async_copies import AsyncCopies, Pending
+from verifier.machine.execute.clusters import Clusters, parted
 from verifier.machine.execute.companions import Companions
 from verifier.machine.execute.lane_groups import Everyone, Group
 from verifier.machine.execute.memory import (
@@ -23,6 +25,7 @@ from verifier.machine.execute.memory import (
     Located,
     ScatteredError,
     WindowMemory,
+    spread,
 )
 
 if TYPE_CHECKING:
@@ -67,12 +70,22 @@ class Monitor(Protocol):
     ) -> None:
         """One access of `width` bytes a lane; kind: "read", "write", "atomic".
 
-        Also "cached read", by a cache that does not see what the kernel writes (`ld.global.nc`), and "strong
-        read" and "strong write", of which two are no data race (`.volatile`, `.relaxed` and stronger ones).
+        Also "asynchronous write" (`st.async`), "cached read", by a cache that does not see what the kernel
+        writes (`ld.global.nc`), and "strong read" and "strong write", of which two are no data race
+        (`.volatile`, `.relaxed` and stronger ones).
         """
 
     def barrier(self, wave: Wave, lanes: Array) -> None:
         """Note that these lanes have passed a barrier together: whole blocks, or some warps of one."""
+
+    def barrier_of_cluster(self, wave: Wave, lanes: Array) -> None:
+        """Note that these lanes, all of one cluster, have arrived at its barrier."""
+
+    def barrier_object(self, wave: Wave, event: str, found: Located, lanes: Array) -> None:
+        """Note what lanes do at barriers in shared memory.
+
+        event: "arrive"; "send", bytes by `st.async`; "end" of a phase; "wait", where a phase is found over.
+        """
 
     def ordering(self, wave: Wave, site: int, lanes: Array, words: tuple[str, ...]) -> None:
         """Note a fence, or the semantics of an atomic about to be performed."""
@@ -106,9 +119,12 @@ class Wave:
         )
         self.async_copies = AsyncCopies()
         self.companions = Companions(self.blocks, self.threads)
+        self.clusters: Clusters | None = None
+        if self.extents.cluster is not None:
+            self.clusters = Clusters(self.blocks, self.threads, prod(self.extents.cluster))
         self.found: list[Located] = []
         self.strong: tuple[str, ...] = ()
-        self.cached = False
+        self.cached = self.sent = False
         self.operand_shadows: list[Array] = []
         self.old_shadows: list[tuple[Array, Array]] = []
         self.clock = 0
@@ -122,6 +138,8 @@ class Wave:
             window.region.octets.fill(0 if self.poison is None else self.poison & 0xFF)
         self.async_copies.clear()
         self.companions = Companions(self.blocks, self.threads)
+        if self.clusters is not None:
+            self.clusters.restart()
 
     def forget(self) -> None:
         """Let go of everything that belongs to one launch."""
@@ -165,6 +183,8 @@ class Wave:
                 return self.scattered(site, address, width, mask)
         elif space == "generic":
             return self.generic(site, group, address, width, mask)
+        elif space == "cluster":
+            found = self.across(site, group, address, width, mask)
         else:
             whole = isinstance(group, Everyone)
             if space == "shared":
@@ -196,7 +216,29 @@ class Wave:
             if mask is not None:
                 chosen = chosen & mask
             if chosen.any():
-                yield from self.locate(site, group, space, address, width, chosen)
+                within = "cluster" if space == "shared" and self.clusters is not None else space
+                yield from self.locate(site, group, within, address, width, chosen)
+
+    def across(
+        self, site: int, group: Group, address: Array, width: int, mask: Array | None
+    ) -> Located | None:
+        """Give the places of an access to the shared memory of the blocks of a cluster."""
+        assert self.clusters is not None
+        offsets, rank = parted(address)
+        whole = isinstance(group, Everyone)
+        targets = self.clusters.targets(site, group, rank, mask, whole=whole)
+        found = self.shared.locate(site, offsets, targets * self.shared.stride, width, mask)
+        if found is not None:
+            lanes, shape = group.lanes_of(found.shape, found.selection), found.shape
+            targets = spread(targets, shape)
+            if found.selection is not None:
+                targets = targets[found.selection]
+            wrong = self.clusters.touch(lanes, targets)
+            if wrong is not None:
+                place, why = wrong
+                message = f"touches the shared memory of another block, {why}"
+                raise Fault("shared_race", site, found.lane(place), shape, message, tensor="shared memory")
+        return found
 
     def load(
         self, site: int, group: Group, space: str, address: Array, dtype: str, count: int, mask: Array | None
@@ -228,6 +270,7 @@ class Wave:
         """Tell the monitors of an access."""
         space, lanes = self.space_of(found), group.lanes_of(found.shape, found.selection)
         kind = f"strong {kind}" if self.strong else f"cached {kind}" if self.cached else kind
+        kind = f"asynchronous {kind}" if self.sent else kind
         for monitor in self.monitors:
             if self.strong:
                 monitor.ordering(self, site, group.ix, self.strong)
@@ -265,7 +308,7 @@ class Wave:
             if self.monitors:
                 self.announce(site, group, "write", found, width, values)
             found.scatter(dtype, values)
-        self.strong = ()
+        self.strong, self.sent = (), False
 
     def atomic(
         self,
@@ -401,6 +444,25 @@ class Wave:
         """Tell the monitors that every lane passed a barrier together."""
         for monitor in self.monitors:
             monitor.barrier(self, group.ix)
+
+    def arrive_at_cluster(self, site: int, group: Group, aligned: bool) -> None:
+        """Note who arrives at the barrier of its cluster, and tell the monitors of complete ones."""
+        assert self.clusters is not None
+        self.met_in_clusters(self.clusters.arrive(site, group, aligned=aligned))
+
+    def met_in_clusters(self, met: list[Array]) -> None:
+        """Tell the monitors of the lanes of whole clusters that have arrived."""
+        for lanes in met:
+            for monitor in self.monitors:
+                monitor.barrier_of_cluster(self, lanes)
+
+    def wait_for_cluster(self, group: Group, wait: Wait) -> Next:
+        """Go on where all of these lanes may, else have them held."""
+        assert self.clusters is not None
+        if not self.clusters.ready(group.ix).all():
+            return wait
+        self.clusters.go_on(group.ix)
+        return wait.target
 
     def fence(self, site: int, group: Group, words: tuple[str, ...]) -> None:
         """Tell the monitors of a memory fence."""

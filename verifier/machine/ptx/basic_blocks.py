@@ -61,6 +61,17 @@ def is_barrier(instruction: Instruction) -> bool:
     return parts[0] in _BARRIERS and "warp" not in parts and "cluster" not in parts
 
 
+def is_of_cluster(instruction: Instruction) -> bool:
+    """Halves of the barrier of a thread-block cluster."""
+    return instruction.parts[:2] == ("barrier", "cluster")
+
+
+def _ends_block(instruction: Instruction) -> bool:
+    """Whether lanes may go on from here one without the others."""
+    waits = is_of_cluster(instruction) and "wait" in instruction.parts
+    return instruction.parts[0] in _BRANCHES or is_barrier(instruction) or waits
+
+
 def is_collective(instruction: Instruction) -> bool:
     """Instructions in which lanes of a warp exchange values."""
     return instruction.parts[0] in COLLECTIVES or instruction.parts[:2] == ("bar", "warp")
@@ -99,13 +110,13 @@ def _target(branch: Instruction, starts: dict[str, int], kernel: str) -> int:
 
 
 def _branch_around(items: list[Item]) -> list[Item]:
-    """Turn guarded barriers and collectives into branches around them."""
+    """Turn guarded barriers, of blocks and of clusters, and collectives into branches around them."""
     result: list[Item] = []
     for number, item in enumerate(_split_reductions(items)):
         if (
             isinstance(item, Instruction)
             and item.guard is not None
-            and (is_barrier(item) or is_collective(item) or item.parts[0] == "call")
+            and (is_barrier(item) or is_of_cluster(item) or is_collective(item) or item.parts[0] == "call")
         ):
             skip = f"skip@{number}"
             guard = replace(item.guard, negated=not item.guard.negated)
@@ -152,7 +163,7 @@ def _cut(items: list[Item]) -> tuple[list[list[Instruction]], dict[str, int]]:
         if is_collective(item) and chunks[-1]:
             chunks.append([])
         chunks[-1].append(item)
-        if item.parts[0] in _BRANCHES or is_barrier(item):
+        if _ends_block(item):
             chunks.append([])
     if chunks[-1] or any(start == len(chunks) - 1 for start in starts.values()):
         chunks.append([])
@@ -160,7 +171,7 @@ def _cut(items: list[Item]) -> tuple[list[list[Instruction]], dict[str, int]]:
 
 
 def _mark_spins(blocks: list[Block]) -> list[Block]:
-    """Mark innermost loops that wait for another thread: they hold an atomic exchange or a volatile load."""
+    """Mark innermost loops that wait for another thread: at an atomic, a volatile load or an mbarrier."""
     loops = [
         (block.target, end)
         for end, block in enumerate(blocks)
@@ -179,4 +190,6 @@ def _waits(instruction: Instruction) -> bool:
     parts = instruction.parts
     if parts[0] == "atom":
         return "cas" in parts or "exch" in parts
+    if parts[0] == "mbarrier":
+        return parts[1] in {"test_wait", "try_wait"}
     return parts[0] == "ld" and bool({"volatile", "acquire", "relaxed"} & set(parts))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from verifier.machine.ptx.basic_blocks import is_barrier
+from verifier.machine.ptx.basic_blocks import is_barrier, is_of_cluster
 from verifier.machine.ptx.instruction_counts import is_approximate
 from verifier.machine.ptx.liveness import exposed
 from verifier.machine.ptx.syntax import Address, Operand, Special, Symbol, Vector, registers_of
@@ -158,7 +158,7 @@ def _decided(instruction: Instruction, tainted: frozenset[str]) -> Iterator[tupl
         what, asked = Decided.VOTE, values[1:]
     elif name == "blockred":
         what, asked = Decided.BARRIER, values[1:]  # what `bar.red` computes, after its barrier
-    elif is_barrier(instruction) or instruction.parts[:2] in (("bar", "warp"), ("barrier", "cluster")):
+    elif is_barrier(instruction) or is_of_cluster(instruction) or instruction.parts[:2] == ("bar", "warp"):
         what, asked = Decided.BARRIER, values
     elif name == "cp":
         what, asked = Decided.SIZE, values

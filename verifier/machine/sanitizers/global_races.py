@@ -20,8 +20,8 @@ that follows from its copy (`late_copies`). It is one in CUDA C++, where every t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -29,8 +29,10 @@ from verifier.machine.execute.findings import UnsupportedFeature
 from verifier.machine.execute.lane_groups import WARP
 from verifier.machine.execute.memory import Fault
 from verifier.machine.sanitizers.access_kinds import kind_in_races
+from verifier.machine.sanitizers.histories import NOBODY, ByteHistory, WarpKnowledge, same_as_before
 from verifier.machine.sanitizers.late_copies import LateCopies
-from verifier.machine.sanitizers.parted_lanes import PARTED, PartedLanes
+from verifier.machine.sanitizers.parted_lanes import PARTED
+from verifier.machine.sanitizers.phases import Knowledge, Phases, join
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -41,61 +43,12 @@ if TYPE_CHECKING:
     from verifier.machine.model import Machine
     from verifier.machine.ptx.syntax import Instruction
 
-_NOBODY, _SEVERAL = -1, -2
 _WARPS = 64  # warp numbers a block may use; a block has at most 32
 _LARGEST = 1 << 26  # bytes of a tensor up to which it is watched
 
-# What a warp knows of others: warp -> last epoch of that warp whose accesses come before.
-Knowledge = dict[int, int]
-
-
-def _join(into: Knowledge, other: Knowledge) -> None:
-    for warp, epoch in other.items():
-        if into.get(warp, -1) < epoch:
-            into[warp] = epoch
-
+_ASYNCHRONOUS = _WARPS << 32  # above a warp's number: what it sends by `st.async`, as if it were another warp
 
 SANITIZES = frozenset({"global_races", "equal_stores"})
-
-
-@dataclass(kw_only=True)
-class _Bytes:
-    """Per byte of a tensor: last writer and the last two readers, with their epochs and instructions.
-
-    readers: the warps of a block, a bit each, that read it by the last reader's instruction in its epoch.
-    """
-
-    writer: Array
-    write_epoch: Array
-    atomic: Array
-    reader: Array
-    read_epoch: Array
-    read_site: Array
-    second: Array
-    second_epoch: Array
-    second_site: Array
-    readers: Array
-    parted: PartedLanes
-
-
-@dataclass(kw_only=True)
-class _Warp:
-    """What one warp knows, may come to know by a fence, and publishes with relaxed atomics.
-
-    seen_in_order, fenced_in_order: the part that rests on fences of sequential consistency alone, its own
-    or those of its block's other warps before a barrier.
-    """
-
-    known: Knowledge = field(default_factory=dict)
-    seen: Knowledge = field(default_factory=dict)
-    fenced: Knowledge | None = None
-    seen_in_order: Knowledge = field(default_factory=dict)
-    fenced_in_order: Knowledge = field(default_factory=dict)
-
-    @property
-    def passed_on(self) -> tuple[Knowledge, Knowledge, Knowledge]:
-        """What a barrier tells the other warps of the block."""
-        return self.known, self.seen_in_order, self.fenced_in_order
 
 
 class GlobalRaces:
@@ -103,22 +56,29 @@ class GlobalRaces:
 
     every_lane = True
 
-    def __init__(self, *, replicated: bool, equal_stores: bool = False) -> None:
+    def __init__(self, *, replicated: bool, equal_stores: bool = False, space: str = "global") -> None:
         """Start with an empty history; it spans all waves of a launch, since all blocks may run at once.
 
         replicated: threads may be copies of each other, as the compiler lays out elements. equal_stores:
         report stores of the value that is there already, too: on other inputs it may be another; and strong
         accesses, which are no data race, but one may come first; and refuse what is too large to be watched.
+        space: "shared" for the memory that blocks of a cluster share.
         """
+        self.space = space
+        self.windows: WeakKeyDictionary[Wave, tuple[Array, ByteHistory]] = WeakKeyDictionary()
+        self.phases = Phases()
+        self.sends: dict[int, int] = {}
         self.replicated, self.equal_stores = replicated, equal_stores
-        self.bytes: dict[int, _Bytes] = {}
-        self.warps: dict[int, _Warp] = {}
+        self.bytes: dict[int, ByteHistory] = {}
+        self.warps: dict[int, WarpKnowledge] = {}
         self.epochs: dict[int, int] = {}
         self.published: dict[tuple[int, int], Knowledge] = {}
         self.published_in_order: dict[tuple[int, int], Knowledge] = {}
         self.met: dict[int, set[int]] = {}
         self.copies = LateCopies()
         self.pending: tuple[str, ...] = ()
+        self.between: set[int] = set()
+        self.written: set[int] = set()
 
     def block_key(self, wave: Wave, block: int) -> int:
         """Linear number of a block in the grid."""
@@ -150,15 +110,20 @@ class GlobalRaces:
         warp, epoch = self.warp_keys(wave, lanes)
         if self.replicated and not kind.endswith("read"):
             self.must_not_follow_from_late_copies(site, located, warp)
-        if space != "global" or self.is_too_large(located):
+        if space not in {"global", self.space} or (space == "global" and self.is_too_large(located)):
             return
+        if wave.clusters is not None and space == self.space:
+            self.must_not_be_between(wave, kind, located, lanes)
         # Where strong accesses race, what one of them sees of the other is a matter of time.
         alone = kind.startswith("strong ") and self.equal_stores
         if kind == "atomic" or (kind.startswith("strong ") and not alone):
             self.synchronise(located, lanes, warp, epoch)
+        if space != self.space:
+            return
         cells = located.offsets.reshape(-1)
-        state = self.cells_of(located)
-        if kind == "cached read" and (late := np.flatnonzero(state.writer[cells] != _NOBODY)).size:
+        state = self.cells_of(wave, located)
+        sent = kind.startswith("asynchronous ")
+        if kind == "cached read" and (late := np.flatnonzero(state.writer[cells] != NOBODY)).size:
             self.report_cached(site, int(late[0]), located, int(state.writer[cells[late[0]]]))
         kind = kind_in_races(kind, ordered_alone=self.equal_stores)
         if kind != "read" and (met := wave.async_copies.reads.met(located, width)).size:
@@ -174,8 +139,54 @@ class GlobalRaces:
         for byte in range(0, width, 2 if width % 2 == 0 and located.region.base % 2 == 0 else 1):
             self.compare(site, kind, located, cells + byte, warp, epoch, state, harmless)
             self.must_have_met(wave, site, kind, located, lanes, warp, cells + byte)
+        if sent:
+            self.note_sent(state, cells, width, warp)
         if alone:
             self.synchronise(located, lanes, warp, epoch)
+
+    def must_not_be_between(self, wave: Wave, kind: str, located: Located, lanes: Array) -> None:
+        """Refuse what is touched between the halves of a cluster's barrier, and written at any time.
+
+        Raises UnsupportedFeature; the order of such accesses is not followed.
+        """
+        clusters, number = wave.clusters, located.region.number
+        assert clusters is not None
+        if (clusters.arrivals[lanes] > clusters.passed[lanes]).any():
+            self.between.add(number)
+        if not kind.endswith("read"):
+            self.written.add(number)
+        if number in self.between and number in self.written:
+            what = "touched between a cluster's arrival and its wait, and written"
+            raise UnsupportedFeature(f"a watch for races in {located.region.name}, {what}")
+
+    def note_sent(self, state: ByteHistory, cells: Array, width: int, warp: Array) -> None:
+        """Remember that what was written may come at any time until a barrier counts its bytes."""
+        for one in np.unique(warp).tolist():
+            self.sends[one] = self.sends.get(one, 0) + 1
+        number = np.array([self.sends[one] for one in warp.tolist()])
+        for byte in range(width):
+            state.writer[cells + byte], state.write_epoch[cells + byte] = warp + _ASYNCHRONOUS, number
+
+    def barrier_object(self, wave: Wave, event: str, found: Located, lanes: Array) -> None:
+        """Tell those who wait for a phase of a barrier in shared memory what comes before its arrivals."""
+        warps, epochs = self.warp_keys(wave, lanes.reshape(-1))
+        told: set[tuple[int, int]] = set()
+        for offset, warp, epoch in zip(
+            found.offsets.reshape(-1).tolist(), warps.tolist(), epochs.tolist(), strict=True
+        ):
+            place = (id(found.region), offset)
+            if event == "end":
+                self.phases.end(place)
+            elif (offset, warp) not in told:
+                told.add((offset, warp))
+                if event == "wait":
+                    mine, known = self.warps.setdefault(warp, WarpKnowledge()), self.phases.wait(place)
+                    join(mine.known, known)
+                    join(mine.waited, known)
+                    continue
+                self.phases.arrive(place, self.history(warp, epoch))
+                if event == "send":
+                    self.phases.arrive(place, {warp + _ASYNCHRONOUS: self.sends.get(warp, 0)})
 
     def no_longer_fenced(self, warps: set[tuple[int, int]]) -> None:
         """Take back of an epoch that it was fenced for the block: something is stored behind the fence."""
@@ -213,7 +224,7 @@ class GlobalRaces:
         """Report a lane that touches what another one of its warp may touch before or after."""
         if not self.equal_stores:
             return
-        place = self.cells_of(located).parted.access(kind, cells, warp, lanes, wave.companions)
+        place = self.cells_of(wave, located).parted.access(kind, cells, warp, lanes, wave.companions)
         if place is not None:
             message = f"touches byte {int(cells[place])} of {located.region.name}, which {PARTED}"
             lane = located.lane(place)
@@ -236,24 +247,20 @@ class GlobalRaces:
         for place in np.flatnonzero(same & unequal & (who[1:] != who[:-1])):
             self.report(site, int(order[place + 1]), located, int(warp[order[place]]), "written", "write")
 
-    def cells_of(self, located: Located) -> _Bytes:
-        """History of a tensor."""
+    def cells_of(self, wave: Wave, located: Located) -> ByteHistory:
+        """History of a tensor, or of the shared memory of a wave until it runs other blocks."""
+        shared = self.space == "shared"
         state = self.bytes.get(located.region.number)
+        if shared:
+            ids, state = self.windows.get(wave, (None, None))
+            state = state if ids is wave.extents.block_ids else None
         if state is None:
             size = located.region.size
-            state = self.bytes[located.region.number] = _Bytes(
-                writer=np.full(size, _NOBODY, dtype=np.int64),
-                write_epoch=np.full(size, -1, dtype=np.int64),
-                atomic=np.zeros(size, dtype=bool),
-                reader=np.full(size, _NOBODY, dtype=np.int64),
-                read_epoch=np.full(size, -1, dtype=np.int64),
-                read_site=np.full(size, -1, dtype=np.int32),
-                second=np.full(size, _NOBODY, dtype=np.int64),
-                second_epoch=np.full(size, -1, dtype=np.int64),
-                second_site=np.full(size, -1, dtype=np.int32),
-                readers=np.zeros(size, dtype=np.uint32),
-                parted=PartedLanes(size if self.equal_stores else 0),
-            )
+            state = ByteHistory.empty(size, watched_lanes=self.equal_stores)
+            if shared:
+                self.windows[wave] = wave.extents.block_ids, state
+            else:
+                self.bytes[located.region.number] = state
         return state
 
     def compare(
@@ -264,7 +271,7 @@ class GlobalRaces:
         cells: Array,
         warp: Array,
         epoch: Array,
-        state: _Bytes,
+        state: ByteHistory,
         harmless: Array | None,
     ) -> None:
         """Look for an earlier access by a warp of which this one knows nothing."""
@@ -273,7 +280,7 @@ class GlobalRaces:
             suspects.append((state.reader[cells], state.read_epoch[cells], "read"))
             suspects.append((state.second[cells], state.second_epoch[cells], "read"))
         for other, when, word in suspects:
-            strange = (other != _NOBODY) & (other != warp)
+            strange = (other != NOBODY) & (other != warp)
             if harmless is not None and not self.equal_stores:
                 strange &= ~harmless
             if kind == "atomic" and word == "written":
@@ -289,7 +296,7 @@ class GlobalRaces:
                     self.report(site, int(place), located, int(other[place]), word, kind)
         self.record(site, kind, cells, warp, epoch, state)
 
-    def copied(self, state: _Bytes, cells: Array, warp: Array) -> Array:
+    def copied(self, state: ByteHistory, cells: Array, warp: Array) -> Array:
         """Bytes that the storing warp and another of its block have loaded by one instruction."""
         one, other = state.reader[cells], state.second[cells]
         together = (state.read_site[cells] == state.second_site[cells]) & (one // _WARPS == other // _WARPS)
@@ -297,7 +304,7 @@ class GlobalRaces:
         return np.asarray(together & ((one == warp) | (other == warp)))
 
     def must_not_be_used(
-        self, site: int, located: Located, places: Array, warp: Array, cells: Array, state: _Bytes
+        self, site: int, located: Located, places: Array, warp: Array, cells: Array, state: ByteHistory
     ) -> None:
         """Report a warp that has stored what follows from its copy of what is overwritten; note others."""
         read = cells[places]
@@ -311,7 +318,9 @@ class GlobalRaces:
             if late is not None:
                 self.report(site, place, located, late, "read", "write")
 
-    def record(self, site: int, kind: str, cells: Array, warp: Array, epoch: Array, state: _Bytes) -> None:
+    def record(
+        self, site: int, kind: str, cells: Array, warp: Array, epoch: Array, state: ByteHistory
+    ) -> None:
         """Remember who was here: of readers the last two warps, first and last of one instruction."""
         if kind == "read":
             before = state.reader[cells], state.read_epoch[cells], state.read_site[cells]
@@ -335,9 +344,10 @@ class GlobalRaces:
 
     def ordered(self, other: int, when: int, warp: int, epoch: int) -> bool:
         """Whether an access of `other` at epoch `when` comes before `warp` now."""
-        if other // _WARPS == warp // _WARPS:
-            return when < epoch or other in self.met.get(warp, ())
         known = self.warps.get(warp)
+        if other // _WARPS == warp // _WARPS:
+            met = when < epoch or other in self.met.get(warp, ())
+            return met or (known is not None and known.waited.get(other, -1) >= when)
         return known is not None and known.known.get(other, -1) >= when
 
     def report(self, site: int, place: int, located: Located, other: int, word: str, kind: str) -> None:
@@ -356,9 +366,10 @@ class GlobalRaces:
         lane = located.lane(place)
         block, warp = divmod(other, _WARPS)
         offset = int(located.offsets.reshape(-1)[place])
-        who = f"block {block} warp {warp}"
+        who = f"block {block % (1 << 32)} warp {warp}"
         message = f"{verb} byte {offset} of {located.region.name}, {word} by {who} {how}"
-        raise Fault("global_race", site, lane, located.shape, message, tensor=located.region.name)
+        kind = f"{self.space}_race"
+        raise Fault(kind, site, lane, located.shape, message, tensor=located.region.name)
 
     def synchronise(self, located: Located, lanes: Array, warp: Array, epoch: Array) -> None:
         """Exchange knowledge at the addresses of an atomic, as its semantics say."""
@@ -368,22 +379,22 @@ class GlobalRaces:
         for offset, key, now in zip(
             located.offsets.reshape(-1).tolist(), warp.tolist(), epoch.tolist(), strict=True
         ):
-            place = (located.region.number, offset)
-            mine = self.warps.setdefault(key, _Warp())
+            place = (id(located.region), offset)
+            mine = self.warps.setdefault(key, WarpKnowledge())
             there, in_order = (of.setdefault(place, {}) for of in (self.published, self.published_in_order))
-            _join(mine.seen, there)
-            _join(mine.seen_in_order, in_order)
-            _join(in_order, mine.fenced_in_order)
+            join(mine.seen, there)
+            join(mine.seen_in_order, in_order)
+            join(in_order, mine.fenced_in_order)
             if acquires:
-                _join(mine.known, there)
+                join(mine.known, there)
             if releases:
-                _join(there, self.history(key, now))
+                join(there, self.history(key, now))
             elif mine.fenced is not None:
-                _join(there, mine.fenced)
+                join(there, mine.fenced)
 
     def history(self, warp: int, epoch: int) -> Knowledge:
         """Everything that comes before this moment of a warp."""
-        mine = dict(self.warps.setdefault(warp, _Warp()).known)
+        mine = dict(self.warps.setdefault(warp, WarpKnowledge()).known)
         block = warp // _WARPS
         for other in range(block * _WARPS, block * _WARPS + 32):
             mine[other] = epoch - 1
@@ -397,11 +408,11 @@ class GlobalRaces:
             return
         warps, epochs = self.warp_keys(wave, lanes)
         for key, now in {(int(w), int(e)) for w, e in zip(warps, epochs, strict=True)}:
-            mine = self.warps.setdefault(key, _Warp())
-            _join(mine.known, mine.seen)
+            mine = self.warps.setdefault(key, WarpKnowledge())
+            join(mine.known, mine.seen)
             if words[0] == "membar" or "sc" in words:
-                _join(mine.known, mine.seen_in_order)
-                _join(mine.fenced_in_order, self.history(key, now))
+                join(mine.known, mine.seen_in_order)
+                join(mine.fenced_in_order, self.history(key, now))
             mine.fenced = self.history(key, now)
 
     def barrier(self, wave: Wave, lanes: Array) -> None:
@@ -418,6 +429,20 @@ class GlobalRaces:
             self.tell(range(key * _WARPS, key * _WARPS + -(-wave.threads // WARP)))
             self.epochs[key] = self.epochs.get(key, 0) + 1
 
+    def barrier_of_cluster(self, wave: Wave, lanes: Array) -> None:
+        """Warps of all blocks of a cluster tell each other what they know and have done."""
+        blocks = np.unique(lanes // wave.threads).tolist()
+        warps = [
+            self.block_key(wave, block) * _WARPS + number
+            for block in blocks
+            for number in range(-(-wave.threads // WARP))
+        ]
+        done = {warp: self.epochs.get(warp // _WARPS, 0) for warp in warps}
+        for warp in warps:
+            join(self.warps.setdefault(warp, WarpKnowledge()).known, done)
+        self.tell(warps)
+        self.barrier(wave, lanes)
+
     def meet(self, warps: set[int]) -> None:
         """Warps that are a part of a block have met: what they do until all meet is taken to be ordered."""
         self.tell(warps)
@@ -427,30 +452,17 @@ class GlobalRaces:
 
     def tell(self, warps: Collection[int]) -> None:
         """Let warps know what each of them knows, and pass on what they have fenced and seen in order."""
-        members = [self.warps.setdefault(warp, _Warp()) for warp in warps]
+        members = [self.warps.setdefault(warp, WarpKnowledge()) for warp in warps]
         shared: tuple[Knowledge, Knowledge, Knowledge] = ({}, {}, {})
         for member in members:
             for all_of_it, own in zip(shared, member.passed_on, strict=True):
-                _join(all_of_it, own)
+                join(all_of_it, own)
         for member in members:
             for all_of_it, own in zip(shared, member.passed_on, strict=True):
-                _join(own, all_of_it)
+                join(own, all_of_it)
 
     def finish(self, launch: object) -> None:
         """Nothing is left to check."""
-
-
-def same_as_before(located: Located, values: list[Array] | None, width: int) -> Array | None:
-    """Lanes that store what is there already: a benign race that no output can show."""
-    if values is None:
-        return None
-    each = width // len(values)
-    view, index = located.region.view(f"u{each}"), located.offsets.reshape(-1) // each
-    same = np.ones(index.shape, dtype=bool)
-    for number, value in enumerate(values):
-        stored = np.broadcast_to(located.active(value), located.offsets.shape).reshape(-1)
-        same &= view[index + number] == stored
-    return same
 
 
 def monitor(machine: Machine, *, replicated: bool) -> GlobalRaces:

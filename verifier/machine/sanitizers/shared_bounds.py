@@ -54,6 +54,12 @@ class SharedBounds:
     def barrier(self, wave: Wave, lanes: Array) -> None:
         """Nothing to do."""
 
+    def barrier_of_cluster(self, wave: Wave, lanes: Array) -> None:
+        """Nothing to do."""
+
+    def barrier_object(self, wave: Wave, event: str, found: Located, lanes: Array) -> None:
+        """Nothing to do."""
+
     def ordering(self, wave: Wave, site: int, lanes: Array, words: tuple[str, ...]) -> None:
         """Nothing to do."""
 

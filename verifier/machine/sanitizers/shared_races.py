@@ -1,4 +1,7 @@
-"""Races in shared memory: two warps touch a byte, one writes, and no barrier stands between."""
+"""Races in shared memory: two warps touch a byte, one writes, and no barrier stands between.
+
+Where blocks of a cluster share it, or barriers lie in it, order is followed as in global memory.
+"""
 
 # ruff: noqa: PLR0917 - these are called by position, many times a launch
 
@@ -13,13 +16,17 @@ import numpy as np
 from verifier.machine.execute.lane_groups import WARP
 from verifier.machine.execute.memory import Fault
 from verifier.machine.sanitizers.access_kinds import kind_in_races
+from verifier.machine.sanitizers.global_races import GlobalRaces
 from verifier.machine.sanitizers.parted_lanes import PARTED, PartedLanes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from verifier.machine.arithmetic.numerics import Array
     from verifier.machine.execute.memory import Located
     from verifier.machine.execute.wave import Wave
     from verifier.machine.model import Machine
+    from verifier.machine.ptx.syntax import Instruction
 
 _NOBODY, _SEVERAL = -1, -2
 _WARPS = 64  # warp numbers a block may use; a block has at most 32
@@ -72,6 +79,11 @@ class SharedRaces:
         self.equal_stores, self.strict = equal_stores and not replicated, equal_stores
         self.unequal_stores, self.replicated = unequal_stores, replicated and not unequal_stores
         self.states: WeakKeyDictionary[Wave, _Shadow] = WeakKeyDictionary()
+        self.across = GlobalRaces(replicated=self.replicated, equal_stores=equal_stores, space="shared")
+
+    def begin(self, sites: Sequence[Instruction]) -> None:
+        """Take the instructions of the kernel."""
+        self.across.begin(sites)
 
     def shadow(self, wave: Wave) -> _Shadow:
         """State of this wave, fresh when it begins or is restarted for other blocks."""
@@ -104,6 +116,11 @@ class SharedRaces:
         values: list[Array] | None,
     ) -> None:
         """Compare an access with the last ones of other warps in the same epoch."""
+        if wave.clusters is not None:
+            if space == "shared":
+                self.on_its_way(wave, site, kind, located, width)
+            self.across.access(wave, site, kind, space, located, lanes, width, values)
+            return
         if space != "shared":
             return
         kind = kind_in_races(kind, ordered_alone=self.strict)
@@ -157,7 +174,7 @@ class SharedRaces:
         """Report who touches, its own lane included, what an asynchronous copy may be writing."""
         met = wave.async_copies.writes.met(located, width)
         if met.size:
-            verb = "reads" if kind == "read" else "overwrites"
+            verb = "reads" if kind.endswith("read") else "overwrites"
             cell = int(located.offsets.reshape(-1)[met[0]]) % wave.shared.stride
             message = f"{verb} what an asynchronous copy on its way writes, at shared byte {cell}"
             lane = located.lane(int(met[0]))
@@ -248,6 +265,9 @@ class SharedRaces:
 
     def barrier(self, wave: Wave, lanes: Array) -> None:
         """All threads of these blocks have met: a new epoch; or some, which know what any of them knew."""
+        if wave.clusters is not None:
+            self.across.barrier(wave, lanes)
+            return
         state = self.shadow(wave)
         blocks, counts = np.unique(lanes // wave.threads, return_counts=True)
         whole = blocks[counts == wave.threads]
@@ -259,8 +279,18 @@ class SharedRaces:
             known[own] = True
             state.met[block, own] = known
 
+    def barrier_of_cluster(self, wave: Wave, lanes: Array) -> None:
+        """Warps of all blocks of a cluster have met."""
+        self.across.barrier_of_cluster(wave, lanes)
+
+    def barrier_object(self, wave: Wave, event: str, found: Located, lanes: Array) -> None:
+        """Note what the phases of barriers in shared memory order."""
+        self.across.barrier_object(wave, event, found, lanes)
+
     def ordering(self, wave: Wave, site: int, lanes: Array, words: tuple[str, ...]) -> None:
-        """Fences order nothing between warps by themselves."""
+        """Fences order nothing between warps of one block by themselves."""
+        if wave.clusters is not None:
+            self.across.ordering(wave, site, lanes, words)
 
     def finish(self, launch: object) -> None:
         """Nothing is left to check."""

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from verifier.machine.execute import collectives
+from verifier.machine.execute import collectives, mbarriers
 from verifier.machine.execute.atomics import Atomic
+from verifier.machine.execute.clusters import mapped
 from verifier.machine.operations.operation import DTYPE
 from verifier.machine.ptx.syntax import (
     BITS,
@@ -20,6 +21,7 @@ from verifier.machine.ptx.syntax import (
     Symbol,
     Vector,
 )
+from verifier.machine.translate import emit_barriers
 from verifier.machine.translate.expressions import address_expression, immediate
 
 if TYPE_CHECKING:
@@ -46,6 +48,11 @@ def write(writer: Writer, instruction: Instruction) -> bool:
         _copy(writer, instruction)
     elif name in ("ldmatrix", "stmatrix"):
         _matrix(writer, instruction)
+    elif name == "mapa":
+        _map(writer, instruction)
+    elif name == "mbarrier":
+        place = next(one for one in instruction.operands if isinstance(one, Address))
+        emit_barriers.in_memory(writer, instruction, _space(writer, instruction, place))
     elif name in ("membar", "fence"):
         writer.add(f"wave.fence({writer.site}, {writer.group}, {parts!r})")
     else:
@@ -60,7 +67,7 @@ def _space(writer: Writer, instruction: Instruction, address: Operand) -> str:
         if head in ("global", "const"):
             return "global"
         if part == "shared::cluster":
-            raise writer.refuse(instruction, "distributed shared memory")
+            return "cluster"
         if head in ("shared", "local"):
             return head
         if head == "param":
@@ -74,6 +81,18 @@ def _space(writer: Writer, instruction: Instruction, address: Operand) -> str:
             else "generic"
         )
     return "generic"
+
+
+def _map(writer: Writer, instruction: Instruction) -> None:
+    """`mapa`: the address of the same variable in the shared memory of another block of the cluster."""
+    target, address, rank = instruction.operands
+    kind = instruction.parts[-1]
+    writer.narrow = writer.is_narrow(_items(target))
+    function = writer.code.constant(mapped)
+    value = f"{function}({writer.source(address, kind)}, {writer.source(rank, 'u32')})"
+    if writer.shadow_emitter is not None:
+        writer.shadow_emitter.move(writer, instruction, "address")
+    writer.assign(target, kind, value, writer.guard(instruction))
 
 
 def _announce(writer: Writer, instruction: Instruction) -> None:
@@ -137,7 +156,10 @@ def _parameter(writer: Writer, instruction: Instruction, items: tuple[Operand, .
 
 
 def _store(writer: Writer, instruction: Instruction) -> None:
-    """`st`: constants and narrower registers are stored with the width of the type."""
+    """`st`: constants and narrower registers are stored with the width of the type.
+
+    `st.async` too: what it stores is there at once, and not to be touched before its barrier counts it.
+    """
     address, value = instruction.operands[0], instruction.operands[1]
     kind = instruction.parts[-1]
     if kind == "b128":
@@ -155,10 +177,19 @@ def _store(writer: Writer, instruction: Instruction) -> None:
     if space == "parameter":
         raise writer.refuse(instruction, "store to a kernel parameter")
     _announce(writer, instruction)
+    if "async" in instruction.parts:
+        writer.add("wave.sent = True")
     what = f"{dtype!r}, [{', '.join(values)}], {guard}"
     writer.add(f"wave.store({writer.site}, {writer.group}, {space!r}, {where}, {what})")
     if writer.shadow_emitter is not None:
         writer.shadow_emitter.move(writer, instruction, "store")
+    if "async" in instruction.parts:
+        function, barrier = (
+            writer.code.constant(mbarriers.deliver),
+            address_expression(writer, instruction.operands[2]),
+        )
+        octets = len(values) * BITS[kind] // 8
+        writer.add(f"{function}(wave, {writer.site}, {writer.group}, {barrier}, {octets}, {guard})")
 
 
 def _atomic(writer: Writer, instruction: Instruction) -> None:

@@ -10,11 +10,10 @@ import numpy as np
 
 from verifier.machine.execute.findings import UnsupportedFeature, meaning
 from verifier.machine.execute.memory import LOCAL_WINDOW, REGION_SHIFT, SHARED_WINDOW
-from verifier.machine.execute.wave import Wait
 from verifier.machine.operations.operation import Operation
 from verifier.machine.operations.resolve import resolve
 from verifier.machine.ptx import liveness
-from verifier.machine.ptx.basic_blocks import EXIT, is_barrier, is_collective
+from verifier.machine.ptx.basic_blocks import EXIT, is_barrier, is_collective, is_of_cluster
 from verifier.machine.ptx.syntax import (
     BITS,
     CARRY,
@@ -26,7 +25,7 @@ from verifier.machine.ptx.syntax import (
     Unread,
     Vector,
 )
-from verifier.machine.translate import emit_memory, emit_warps
+from verifier.machine.translate import emit_barriers, emit_memory, emit_warps
 from verifier.machine.translate.expressions import Code, ShadowEmitter, UnknownName, Writer
 from verifier.machine.translate.uniformity import RegisterShapes
 
@@ -263,7 +262,9 @@ class Emitter:
             self.branch(writer, instruction, target, following)
             return True
         if is_barrier(instruction):
-            return self.barrier(writer, instruction, following)
+            return emit_barriers.of_block(writer, instruction, following)
+        if is_of_cluster(instruction):
+            return emit_barriers.of_cluster(writer, instruction, following)
         if emit_memory.write(writer, instruction) or emit_warps.write(writer, instruction):
             return False
         if name in _IGNORED or instruction.parts[:2] == ("bar", "warp"):
@@ -292,23 +293,6 @@ class Emitter:
             writer.add(f"return {to}")
         else:
             writer.add(f"return wave.branch({writer.group}, {guard}, {to}, {following})")
-
-    def barrier(self, writer: Writer, instruction: Instruction, following: int) -> bool:
-        """Write `bar.sync` and `bar.red`; all lanes together pass at once, a subset has to wait."""
-        parts, operands = instruction.parts, instruction.operands
-        if "arrive" in parts:
-            raise writer.refuse(instruction, "a barrier that is not waited for")
-        if not operands or not all(isinstance(o, Immediate) for o in operands):
-            raise writer.refuse(instruction, "a barrier whose number is computed")
-        numbers = [o.value for o in operands if isinstance(o, Immediate)]
-        count = numbers[1] if len(numbers) > 1 else None
-        aligned = parts[0] == "bar" or "aligned" in parts
-        wait = writer.code.constant(Wait(following, numbers[0], count, aligned, writer.site))
-        if not writer.part and count is None:
-            writer.add("wave.passed(everyone)")
-            return False
-        writer.add(f"return {wait}")
-        return True
 
     # Values.
 

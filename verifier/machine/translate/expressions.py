@@ -12,7 +12,15 @@ import numpy as np
 from verifier.machine.execute.findings import UnsupportedInstruction
 from verifier.machine.operations.operation import DTYPE
 from verifier.machine.ptx.syntax import BITS, Address, Immediate, Operand, Register, Sink, Special, Symbol
-from verifier.machine.translate.uniformity import FULL, PER_BLOCK, PER_THREAD, SAME, RegisterShapes
+from verifier.machine.translate.uniformity import (
+    FULL,
+    OF_A_BLOCK,
+    OF_A_THREAD,
+    PER_BLOCK,
+    PER_THREAD,
+    SAME,
+    RegisterShapes,
+)
 
 if TYPE_CHECKING:
     from verifier.machine.operations.operation import Operation
@@ -196,10 +204,10 @@ class Writer:
         base = f"{base}.view({dtype!r})" if dtype in ("u4", "i4", "f4") else f"{base}.astype({dtype!r})"
         if not self.part or self.narrow:
             return base
-        if name.startswith(("%tid", "%laneid", "%warpid", "%lanemask")):
+        if name.startswith(OF_A_THREAD):
             self.needs.add("it")
             return f"{base}[0][it]"
-        if name.startswith(("%ctaid", "%smid", "%clusterid")):
+        if name.startswith(OF_A_BLOCK):
             self.needs.add("ib")
             return f"{base}[:, 0][ib]"
         return f"{base}[0]"

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from verifier.machine.ptx.syntax import Instruction
 
 SAME, PER_THREAD, PER_BLOCK, FULL = 0, 1, 2, 3
-_THREAD = ("%tid", "%laneid", "%warpid", "%lanemask")
-_BLOCK = ("%ctaid", "%smid", "%clusterid")
+OF_A_THREAD = ("%tid", "%laneid", "%warpid", "%lanemask")
+OF_A_BLOCK = ("%ctaid", "%smid", "%clusterid", "%cluster_ctaid", "%cluster_ctarank")
+"""How the names of special registers begin that differ between threads of a block, and between blocks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +97,7 @@ def _result(instruction: Instruction, classes: dict[str, int], uniform: bool, pr
             if name == "shfl" and not level & PER_THREAD and len(parts) and _plain_shuffle(instruction)
             else level | PER_THREAD
         )
-    if name in ("atom", "bar", "barrier", "activemask", "call", "blockred"):
+    if name in ("atom", "bar", "barrier", "mbarrier", "activemask", "call", "blockred"):
         return FULL
     return level
 
@@ -114,9 +115,9 @@ def _special(operand: Operand) -> int:
         return level
     if not isinstance(operand, Special):
         return SAME
-    if operand.name.startswith(_THREAD):
+    if operand.name.startswith(OF_A_THREAD):
         return PER_THREAD
-    if operand.name.startswith(_BLOCK):
+    if operand.name.startswith(OF_A_BLOCK):
         return PER_BLOCK
     if "clock" in operand.name or "timer" in operand.name:
         return FULL
