@@ -49,6 +49,34 @@ struct alignas(sizeof(T) * kPack) Pack {
   T elements[kPack];
 };
 
+// A pack is written in words of up to 16 bytes, by a function that a compiler cannot take apart: it would write
+// the elements of a structure one by one.
+template <int kBytes>
+struct WordOf {
+  using type = uint4;
+};
+template <>
+struct WordOf<2> {
+  using type = unsigned short;
+};
+template <>
+struct WordOf<4> {
+  using type = unsigned;
+};
+template <>
+struct WordOf<8> {
+  using type = uint2;
+};
+
+template <typename T, int kPack>
+__device__ void put(const Pack<T, kPack>& pack, T* to) {
+  using Word = typename WordOf<sizeof(pack)>::type;
+  Word words[sizeof(pack) / sizeof(Word)];
+  memcpy(words, &pack, sizeof(pack));
+#pragma unroll
+  for (int i = 0; i < sizeof(pack) / sizeof(Word); ++i) __stcs(reinterpret_cast<Word*>(to) + i, words[i]);
+}
+
 template <int kPack, bool kVector, typename T, typename Compute>
 __device__ void fetch(const T* from, int64 step, Compute* values) {
   Pack<T, kPack> pack;
@@ -99,7 +127,7 @@ struct DirectStore {
     Pack<T, kPack> pack;
 #pragma unroll
     for (int i = 0; i < kPack; ++i) pack.elements[i] = static_cast<T>(values[i]);
-    *reinterpret_cast<Pack<T, kPack>*>(data + row * columns + column) = pack;
+    put(pack, data + row * columns + column);
   }
 };
 

@@ -20,8 +20,18 @@ from verifier.subjects import cuda_source
 from verifier.subjects.load_file import load_subjects
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-COLUMNS = {"usual": (3, 600), "shared": (2, 1100), "streamed": (1, 60000)}
-"""Rows and columns; CUDA C++ keeps rows of the second size in shared memory, and reads the third again."""
+COLUMNS = {"usual": (3, 600), "shared": (2, 1100), "streamed": (1, 60000), "two_blocks": (2, 8200)}
+"""Rows and columns; CUDA C++ keeps rows of the second size in shared memory, and reads the third again.
+
+Where clusters share a row, the third has four blocks and the fourth one, backward eight and two.
+"""
+SIZES = {
+    "triton": ("usual",),
+    "cuda": ("usual", "shared", "streamed"),
+    "clusters": ("usual", "streamed", "two_blocks"),
+}
+"""Of each file of goldens; kernels that need clusters have one of their own."""
+REPEATS = {"streamed": 60, "two_blocks": 40}
 KERNELS = Path(__file__).parents[2] / "kernels"
 # Subjects whose order of summation is fixed: no atomics.
 FORWARD_AND_BACKWARD = (
@@ -47,6 +57,7 @@ FORWARD_AND_BACKWARD = (
     "log_softmax_cuda",
 )
 # The tutorials' backward passes add in the order in which blocks get a lock; the fused one has none.
+CLUSTERS = ("layer_norm_clusters_cuda",)
 FORWARD_ONLY = (
     "layer_norm_published_tutorial_older_triton",
     "layer_norm_published_tutorial_newer_triton",
@@ -160,22 +171,22 @@ def recording(recorder: Recorder) -> Iterator[None]:
 
 
 def read(root: Path) -> None:
-    """Write tests/goldens/triton.npz and cuda.npz."""
+    """Write tests/goldens/triton.npz, cuda.npz and clusters.npz."""
     fill_fresh_memory()
     failed: list[str] = []
-    for language in ("triton", "cuda"):
+    for file, sizes in SIZES.items():
         recorder = Recorder()
         with recording(recorder):
-            for stem in (*FORWARD_AND_BACKWARD, *FORWARD_ONLY):
+            for stem in CLUSTERS if file == "clusters" else (*FORWARD_AND_BACKWARD, *FORWARD_ONLY):
                 subject = next(s for s in load_subjects(KERNELS / f"{stem}.py") if s.name == stem)
-                for dtype in DTYPES if subject.language == language else ():
+                for dtype in DTYPES if subject.language == file or stem in CLUSTERS else ():
                     recorder.where = {"subject": stem, "dtype": str(dtype).removeprefix("torch.")}
-                    for size in COLUMNS if language == "cuda" else ("usual",):
+                    for size in sizes:
                         try:
                             run(subject, dtype, size)
                         except Exception as error:
                             failed.append(f"{stem} {dtype} {size}: {type(error).__name__}: {error}")
-        recorder.write(root / f"tests/goldens/{language}.npz")
+        recorder.write(root / f"tests/goldens/{file}.npz")
     end(failed)
 
 
@@ -209,8 +220,15 @@ def run(subject: Any, dtype: torch.dtype, size: str) -> None:
     arguments = {k: v for k, v in {"input": x, **given, **tensors}.items() if k in subject.signature}
     y = subject(**arguments)
     y = y[0] if isinstance(y, tuple) else y
-    if subject.name not in FORWARD_ONLY and size != "streamed":
-        y.backward(draw(*y.shape).to(dtype).cuda())
+    if subject.name in CLUSTERS or (subject.name not in FORWARD_ONLY and size != "streamed"):
+        gradient = repeated(size, draw) if size in REPEATS else draw(*y.shape)
+        y.backward(gradient.to(dtype).cuda())
+
+
+def repeated(size: str, draw: Any) -> torch.Tensor:
+    """Give long rows that repeat themselves, so that they pack."""
+    rows, columns = COLUMNS[size]
+    return draw(rows, columns // REPEATS[size]).repeat(1, REPEATS[size])
 
 
 def inputs(op: str, size: str, draw: Any) -> tuple[torch.Tensor, dict[str, Any]]:
@@ -223,8 +241,8 @@ def inputs(op: str, size: str, draw: Any) -> tuple[torch.Tensor, dict[str, Any]]
         return draw(4, 5, 90), running | others
     rows, columns = COLUMNS[size]
     whole = (columns,)
-    if size == "streamed":  # a row that repeats itself and no weight, so that it packs
-        value = draw(rows, columns // 60).repeat(1, 60)
+    if size in REPEATS:  # and no weight
+        value = repeated(size, draw)
         return value, {"dim": -1} if "softmax" in op else {"normalized_shape": whole, "eps": 1e-5}
     scales, means = torch.tensor([[1.0], [0.01], [30.0]]), torch.tensor([[0.0], [1.0], [-50.0]])
     value = draw(rows, columns) * scales[:rows] + means[:rows]

@@ -130,7 +130,7 @@ def launches(*names):
     return {"argvalues": found, "ids": [named(recorded(name)[0]["launches"][n]) for name, n in found]}
 
 
-@pytest.mark.parametrize(("name", "number"), **launches("triton", "cuda"))
+@pytest.mark.parametrize(("name", "number"), **launches("triton", "cuda", "clusters"))
 def test_a_kernel_computes_the_bits_that_the_device_computed(name, number):
     launch = recorded(name)[0]["launches"][number]
     assert wrong_bytes(launch, name, approximation=device(), contraction="on") == 0
