@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from verifier.machine.ptx.basic_blocks import is_barrier, is_of_cluster
@@ -29,6 +30,11 @@ _READS_MEMORY = frozenset({"ldu", "ldmatrix", "atom", "tex", "suld"})
 # Of collectives over a warp, the operands that choose lanes; the one after the target is the value.
 _LANES = frozenset({"shfl", "redux", "elect"})
 _ASK_VALUES = frozenset({"vote", "match"})
+_BEYOND_REGISTERS = _READS_MEMORY | _LANES | _ASK_VALUES | {
+    "ld", "st", "red", "cp", "call", "bar", "barrier", "mbarrier", "activemask", "stmatrix", "fence",
+    "membar", "ret", "exit", "trap",
+}  # fmt: skip
+"""What a loop may not hold that does nothing but wait for a barrier in shared memory."""
 _CHANGING = ("clock", "timer", "smid", "warpid", "gridid", "pm", "envreg", "total_smem")
 """Parts of the names of special registers: times, the multiprocessor, the warp's slot in it, counters, and
 shared memory as a device allots it."""
@@ -90,7 +96,7 @@ def depending(program: Program) -> frozenset[str]:
     So do those that may be read before anything is written to them: what they hold then is left open. And so
     do approximate results of constants, which a device may round otherwise.
     """
-    found: set[str] = set(exposed(program))
+    found: set[str] = set(exposed(program)) | polled(program)
     instructions = list(program.instructions())
     arguments = frozenset(parameter.name for parameter in program.kernel.parameters)
     changed = True
@@ -102,6 +108,55 @@ def depending(program: Program) -> frozenset[str]:
                 found.update(one.written)
         changed = len(found) != before
     return frozenset(found)
+
+
+def polled(program: Program) -> set[str]:
+    """Collect what tells whether a barrier in shared memory was over when it was looked at, a matter of time.
+
+    Nothing, where loops do no more than wait for it: how often they turn is seen nowhere.
+    """
+    found: set[str] = set()
+    blocks = program.blocks
+    for spins, group in groupby(range(len(blocks)), key=lambda number: blocks[number].spins):
+        run = list(group)
+        inside = [one for number in run for one in blocks[number].instructions]
+        waits = [one for one in inside if is_wait(one)]
+        if waits and not spins:
+            found.update(name for one in waits for name in one.written)
+        elif waits:
+            outside = {
+                n
+                for k, block in enumerate(blocks)
+                if k not in run
+                for i in block.instructions
+                for n in i.read
+            }
+            found |= _seen_of_turns(inside, outside)
+    return found
+
+
+def _seen_of_turns(loop: list[Instruction], outside: set[str]) -> set[str]:
+    """Give the registers of a waiting loop, if how often it turns may be seen in them.
+
+    It may not where each turn computes the same from what is there before the loop, touches no memory, and
+    what follows from the wait is read in the loop alone. outside: what other instructions read.
+    """
+    written = {name for one in loop for name in one.written}
+    known: set[str] = set()
+    told: set[str] = set()
+    plain = True
+    for one in loop:
+        plain &= is_wait(one) or one.parts[0] not in _BEYOND_REGISTERS
+        plain &= not any(name in written and name not in known for name in one.read)
+        known.update(one.written)
+        if is_wait(one) or any(name in told for name in one.read):
+            told.update(one.written)
+    return set() if plain and not told & outside else written
+
+
+def is_wait(instruction: Instruction) -> bool:
+    """Whether an instruction asks if a phase of a barrier in shared memory is over."""
+    return instruction.parts[0] == "mbarrier" and instruction.parts[1] in {"test_wait", "try_wait"}
 
 
 def reads_memory(instruction: Instruction, arguments: frozenset[str]) -> bool:
@@ -131,6 +186,10 @@ def reads_changing(instruction: Instruction) -> bool:
     )
 
 
+def _is_of_warp(instruction: Instruction) -> bool:
+    return instruction.parts[:2] == ("bar", "warp")
+
+
 def _specials(operands: tuple[Operand, ...]) -> Iterator[str]:
     for operand in operands:
         if isinstance(operand, Special):
@@ -158,7 +217,12 @@ def _decided(instruction: Instruction, tainted: frozenset[str]) -> Iterator[tupl
         what, asked = Decided.VOTE, values[1:]
     elif name == "blockred":
         what, asked = Decided.BARRIER, values[1:]  # what `bar.red` computes, after its barrier
-    elif is_barrier(instruction) or is_of_cluster(instruction) or instruction.parts[:2] == ("bar", "warp"):
+    elif (
+        name == "mbarrier"
+        or is_of_cluster(instruction)
+        or is_barrier(instruction)
+        or _is_of_warp(instruction)
+    ):
         what, asked = Decided.BARRIER, values
     elif name == "cp":
         what, asked = Decided.SIZE, values
