@@ -34,6 +34,8 @@ CATCHES = (
     "own_results_by_read_only_cache_cuda",
 )
 
+MOST_REACHING = 2
+"""Shapes that reach other kernels of the subject, most first: each has its own barriers."""
 KINDS = frozenset(
     {"shared_race", "global_race", "divergent_barrier", "divergent_collective", "deadlock", "step_limit"}
 )
@@ -54,6 +56,8 @@ def plan(subject: Subject, op: Op) -> Plan:
         min_columns=1,
         eps=(1e-5,),
         share=0.4,
+        reaching=True,
+        most_reaching=MOST_REACHING,
     )
 
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from verifier.machine.ptx.syntax import Instruction
 
 _WARPS = 64  # warp numbers a block may use; a block has at most 32
+_TOLD = 1 << 32  # an epoch of a block in a number: below it, how often the warp has told what it did
 _LARGEST = 1 << 26  # bytes of a tensor up to which it is watched
 
 _ASYNCHRONOUS = _WARPS << 32  # above a warp's number: what it sends by `st.async`, as if it were another warp
@@ -68,6 +69,7 @@ class GlobalRaces:
         self.windows: WeakKeyDictionary[Wave, tuple[Array, ByteHistory]] = WeakKeyDictionary()
         self.phases = Phases()
         self.sends: dict[int, int] = {}
+        self.told: dict[int, int] = {}
         self.replicated, self.equal_stores = replicated, equal_stores
         self.bytes: dict[int, ByteHistory] = {}
         self.warps: dict[int, WarpKnowledge] = {}
@@ -91,8 +93,11 @@ class GlobalRaces:
         numbers = wave.extents.block_ids @ np.array([1, columns, columns * rows])
         blocks = numbers[lanes // wave.threads]
         unique, inverse = np.unique(blocks, return_inverse=True)
-        epochs = np.array([self.epochs.get(int(b), 0) for b in unique], dtype=np.int64)
-        return blocks * _WARPS + lanes % wave.threads // WARP, epochs[inverse]
+        epochs = np.array([self.epochs.get(int(b), 0) * _TOLD for b in unique], dtype=np.int64)[inverse]
+        warps = blocks * _WARPS + lanes % wave.threads // WARP
+        if self.told:
+            epochs = epochs + np.array([self.told.get(warp, 0) for warp in warps.tolist()], dtype=np.int64)
+        return warps, epochs
 
     def access(
         self,
@@ -171,6 +176,7 @@ class GlobalRaces:
         """Tell those who wait for a phase of a barrier in shared memory what comes before its arrivals."""
         warps, epochs = self.warp_keys(wave, lanes.reshape(-1))
         told: set[tuple[int, int]] = set()
+        telling: set[int] = set()
         for offset, warp, epoch in zip(
             found.offsets.reshape(-1).tolist(), warps.tolist(), epochs.tolist(), strict=True
         ):
@@ -185,8 +191,11 @@ class GlobalRaces:
                     join(mine.waited, known)
                     continue
                 self.phases.arrive(place, self.history(warp, epoch))
+                telling.add(warp)
                 if event == "send":
                     self.phases.arrive(place, {warp + _ASYNCHRONOUS: self.sends.get(warp, 0)})
+        for warp in telling:  # what comes behind has not been told
+            self.told[warp] = self.told.get(warp, 0) + 1
 
     def no_longer_fenced(self, warps: set[tuple[int, int]]) -> None:
         """Take back of an epoch that it was fenced for the block: something is stored behind the fence."""
@@ -288,7 +297,12 @@ class GlobalRaces:
             if kind == "write" and word == "read" and self.replicated:
                 copies = strange & self.copied(state, cells, warp)
                 self.must_not_be_used(
-                    site, located, np.flatnonzero(copies & (when >= epoch)), warp, cells, state
+                    site,
+                    located,
+                    np.flatnonzero(copies & (when // _TOLD >= epoch // _TOLD)),
+                    warp,
+                    cells,
+                    state,
                 )
                 strange &= ~copies
             for place in np.flatnonzero(strange):
@@ -300,7 +314,7 @@ class GlobalRaces:
         """Bytes that the storing warp and another of its block have loaded by one instruction."""
         one, other = state.reader[cells], state.second[cells]
         together = (state.read_site[cells] == state.second_site[cells]) & (one // _WARPS == other // _WARPS)
-        together &= state.read_epoch[cells] == state.second_epoch[cells]
+        together &= state.read_epoch[cells] // _TOLD == state.second_epoch[cells] // _TOLD
         return np.asarray(together & ((one == warp) | (other == warp)))
 
     def must_not_be_used(
@@ -326,7 +340,11 @@ class GlobalRaces:
             before = state.reader[cells], state.read_epoch[cells], state.read_site[cells]
             state.reader[cells], state.read_epoch[cells], state.read_site[cells] = warp, epoch, site
             if self.replicated:
-                others = (before[0] // _WARPS != warp // _WARPS) | (before[1] != epoch) | (before[2] != site)
+                others = (
+                    (before[0] // _WARPS != warp // _WARPS)
+                    | (before[1] // _TOLD != epoch // _TOLD)
+                    | (before[2] != site)
+                )
                 state.readers[cells[others]] = 0
                 np.bitwise_or.at(state.readers, cells, np.uint32(1) << (warp % _WARPS).astype(np.uint32))
             changed = before[0] != state.reader[cells]
@@ -346,7 +364,7 @@ class GlobalRaces:
         """Whether an access of `other` at epoch `when` comes before `warp` now."""
         known = self.warps.get(warp)
         if other // _WARPS == warp // _WARPS:
-            met = when < epoch or other in self.met.get(warp, ())
+            met = when // _TOLD < epoch // _TOLD or other in self.met.get(warp, ())
             return met or (known is not None and known.waited.get(other, -1) >= when)
         return known is not None and known.known.get(other, -1) >= when
 
@@ -397,7 +415,7 @@ class GlobalRaces:
         mine = dict(self.warps.setdefault(warp, WarpKnowledge()).known)
         block = warp // _WARPS
         for other in range(block * _WARPS, block * _WARPS + 32):
-            mine[other] = epoch - 1
+            mine[other] = epoch // _TOLD * _TOLD - 1
         mine[warp] = epoch
         return mine
 
@@ -437,7 +455,7 @@ class GlobalRaces:
             for block in blocks
             for number in range(-(-wave.threads // WARP))
         ]
-        done = {warp: self.epochs.get(warp // _WARPS, 0) for warp in warps}
+        done = {w: self.epochs.get(w // _WARPS, 0) * _TOLD + self.told.get(w, 0) for w in warps}
         for warp in warps:
             join(self.warps.setdefault(warp, WarpKnowledge()).known, done)
         self.tell(warps)
