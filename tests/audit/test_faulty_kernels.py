@@ -67,6 +67,7 @@ ONLY = {
     "wrong_second_derivative": "gradgradcheck",
     "barrier_forgotten_cuda": "synchronization",
     "barrier_of_each_warp_cuda": "synchronization",
+    "slots_of_cluster_in_use_cuda": "synchronization",
     "own_results_by_read_only_cache_cuda": "synchronization",
     "sums_undefined_lanes_triton": "memory",
     "default_dtype_left_changed": "global_state",

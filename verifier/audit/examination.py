@@ -257,9 +257,12 @@ class Examination(Trial):
         cases, seconds = budget.steered
         once = self.dtype != (self.first_dtype or self.subject.dtypes[0])
         if plan.reaching_rows is not None:
-            tried = {columns for _, columns in plan.shapes or ()}
-            lengths = lengths_alone(reaching, plan.reaching_rows, plan.variants_of(self.op)[0])
-            reaching = [s for s in lengths if s.columns not in tried]
+            tried, drawn = {columns for _, columns in plan.shapes or ()}, plan.shapes is None
+            variant = plan.variants_of(self.op)[0]
+            lengths = lengths_alone(reaching, plan.reaching_rows, variant, steps=drawn)
+            reaching = [
+                s for s in lengths if s.columns not in tried and not (drawn and plan.fits(s.rows, s.columns))
+            ]
         few = steering(
             (),
             () if once else without_many(reaching),

@@ -92,15 +92,18 @@ def without_many(shapes: Iterable[Reaching]) -> list[Reaching]:
     return [s for s in shapes if (s.rows, s.columns, s.variant) != MANY_ROWS]
 
 
-def lengths_alone(reaching: Iterable[Reaching], rows: int, variant: int) -> list[Reaching]:
+def lengths_alone(
+    reaching: Iterable[Reaching], rows: int, variant: int, *, steps: bool = False
+) -> list[Reaching]:
     """Return shapes of so many rows, one of each length among others that show a kernel or a loop first.
 
     A shape that is chosen for its many rows stands for its length: whoever asks has more rows in the end.
-    variant: the form of all of them.
+    variant: the form of all of them. steps: behind them the lengths at which anything else changes, such as
+    what a kernel was compiled for.
     """
     first: dict[int, Reaching] = {}
-    for shape in reaching:
-        if (shape.opens or shape.shows) and shape.seconds <= CASE_SECONDS:
+    for shape in sorted(reaching, key=lambda one: not (one.opens or one.shows)):
+        if (steps or shape.opens or shape.shows) and shape.seconds <= CASE_SECONDS:
             rest = max(0.0, shape.seconds - price(shape.rows, shape.columns))
             seconds = round(rest + price(rows, shape.columns), 2)
             first.setdefault(shape.columns, replace(shape, rows=rows, variant=variant, seconds=seconds))

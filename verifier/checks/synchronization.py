@@ -31,11 +31,12 @@ CATCHES = (
     "barrier_forgotten_cuda",
     "barrier_in_a_loop_cuda",
     "barrier_of_each_warp_cuda",
+    "slots_of_cluster_in_use_cuda",
     "own_results_by_read_only_cache_cuda",
 )
 
-MOST_REACHING = 2
-"""Shapes that reach other kernels of the subject, most first: each has its own barriers."""
+MOST_REACHING, FEW_ROWS = 3, 3
+"""Lengths of long rows that reach other kernels, most first: each has its own barriers; and rows."""
 KINDS = frozenset(
     {"shared_race", "global_race", "divergent_barrier", "divergent_collective", "deadlock", "step_limit"}
 )
@@ -58,6 +59,7 @@ def plan(subject: Subject, op: Op) -> Plan:
         share=0.4,
         reaching=True,
         most_reaching=MOST_REACHING,
+        reaching_rows=FEW_ROWS,
     )
 
 

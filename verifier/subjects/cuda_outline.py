@@ -24,7 +24,17 @@ _DEVICE = re.compile(r"\b__(?:global|device)__\b")
 _LOOP = re.compile(r"\b(for|while|do)\b")
 _NAME = re.compile(r"(operator\s*\(\s*\)|operator\s*[^\s\w(]+|~?\w+)\s*$")
 _QUALIFIERS = frozenset(
-    {"__launch_bounds__", "__attribute__", "__align__", "decltype", "noexcept", "alignas"}
+    {
+        "__launch_bounds__",
+        "__cluster_dims__",
+        "__block_size__",
+        "__maxnreg__",
+        "__attribute__",
+        "__align__",
+        "decltype",
+        "noexcept",
+        "alignas",
+    }
 )
 _CLOSING = {"(": ")", "{": "}"}
 
