@@ -40,7 +40,7 @@ Dim3 = tuple[int, int, int]
 DEFAULT_ARCHITECTURE: Final = 90
 """Compute capability (times ten) compiled for when neither a device nor a machine session names one."""
 STATIC_SHARED_LIMIT: Final = 48 * 1024
-"""Bytes of dynamic shared memory that a kernel may use without opting in (CUDA C++ Programming Guide)."""
+"""Bytes of shared memory that a kernel may use without opting in (CUDA C++ Programming Guide)."""
 _COUNTER = {"launches": 0}
 _CODES: set[tuple[str, str]] = set()
 
@@ -299,7 +299,9 @@ def _launch_on_device(
     with torch.cuda.device(device):
         _make_current(driver, torch.cuda.current_device())
         function = _function(compiled.entry, compiled.cubin, torch.cuda.current_device())
-        if launch.shared_bytes > STATIC_SHARED_LIMIT:
+        size = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+        declared = _succeed(driver.cuFuncGetAttribute(size, function))  # by the kernel's own variables
+        if declared + launch.shared_bytes > STATIC_SHARED_LIMIT:
             limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             _succeed(driver.cuFuncSetAttribute(function, limit, launch.shared_bytes))
         stream = torch.cuda.current_stream().cuda_stream
