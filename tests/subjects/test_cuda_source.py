@@ -325,12 +325,14 @@ class FakeDriver:
 
     class CUfunction_attribute:
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+        CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1
 
     class Status(int):
         name = "CUDA_ERROR_INVALID_VALUE"
 
-    def __init__(self, status=0):
+    def __init__(self, status=0, declared=0):
         self.status, self.calls, self.current = self.Status(status), [], None
+        self.declared = declared
 
     def cuInit(self, flags):
         return (self.Status(0),)
@@ -352,6 +354,10 @@ class FakeDriver:
 
     def cuModuleGetFunction(self, module, name):
         return self.Status(0), (module[1], name)
+
+    def cuFuncGetAttribute(self, attribute, function):
+        assert attribute == self.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+        return self.Status(0), self.declared
 
     def cuFuncSetAttribute(self, function, attribute, value):
         self.calls.append((attribute, value))
@@ -405,6 +411,12 @@ class TestDevice:
         launch(driver, 100_000, x, x, 0.5, 0.25, 4, 1, True)
         assert driver.calls[0] == (8, 100_000)
         assert len(driver.calls) == 2
+
+    @pytest.mark.parametrize(("declared", "asked"), [(0, False), (16, True)])
+    def test_what_the_kernel_declares_itself_counts(self, launch, declared, asked):
+        driver, x = FakeDriver(declared=declared), torch.zeros(4)
+        launch(driver, 48 * 1024, x, x, 0.5, 0.25, 4, 1, True)
+        assert (driver.calls[0] == (8, 48 * 1024)) is asked
 
     def test_an_error_of_the_driver_is_raised(self, launch):
         x = torch.zeros(4)
