@@ -220,6 +220,32 @@ def test_what_is_touched_between_arriving_and_waiting_is_not_judged():
         run(body, machine=Machine(sanitize=RACES))
 
 
+def test_odd_bytes_and_readers_of_two_blocks_are_not_passed_over():
+    odd = f"""{ME} {SYNC} setp.eq.u32 %p1, %t, 33; mov.u32 %r1, tile; @%p1 st.shared.u8 [%r1+1], 7;
+    setp.eq.u32 %p2, %t, 0; @%p2 ld.shared.b32 %r0, [%r1]; {SYNC} {OUT}"""
+    with pytest.raises(SharedRace):
+        run(odd, threads=64, machine=Machine(sanitize=RACES))
+    both = f"""{ME} st.shared.b32 [%r1], %r9; {SYNC} xor.b32 %r3, %r7, 1;
+    mapa.shared::cluster.u32 %r4, %r1, %r3; ld.shared::cluster.b32 %r0, [%r4]; BETWEEN
+    ld.shared.b32 %r5, [%r1]; mov.u32 %r6, tile; ld.shared.b32 %r5, [%r6]; bar.sync 0;
+    st.shared.b32 [%r1], %t; {SYNC} {OUT}"""
+    with pytest.raises((SharedRace, UnsupportedFeature)):
+        run(both.replace("BETWEEN", ""), threads=64, machine=Machine(sanitize=RACES))
+    run(both.replace("BETWEEN", SYNC), threads=64, machine=Machine(sanitize=RACES))
+
+
+def test_what_is_not_followed_in_clusters_is_not_judged():
+    part = f"{ME} setp.lt.u32 %p1, %t, 64; @%p1 bar.sync 1, 64; {SYNC}"
+    with pytest.raises(UnsupportedFeature, match="barriers of a part of a block"):
+        run(part, threads=96, machine=Machine(sanitize=RACES))
+    loop = f"""{exchange(SYNC)} setp.gt.u32 %p1, %t, 99; @!%p1 bra LEFT;
+    W: ld.volatile.global.b32 %r5, [%base0]; setp.eq.u32 %p2, %r5, 77; @%p2 bra W; LEFT:"""
+    with pytest.raises(UnsupportedFeature, match="beside waiting loops"):
+        run(loop, machine=Machine(sanitize=RACES))
+    with pytest.raises(UnsupportedFeature, match="unequal stores"):
+        run(exchange(SYNC), machine=Machine(sanitize=RACES | {"unequal_stores"}))
+
+
 # -- launches ----------------------------------------------------------------------------------
 
 

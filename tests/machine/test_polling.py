@@ -41,8 +41,12 @@ def test_a_loop_that_only_waits_decides_nothing(body):
         X: @%p2 bra Y; st.global.b32 [%base0], 1; Y:""",
         f"""mov.u32 %r8, bar; W: ld.volatile.global.b32 %r1, [%base0]; {WAIT} @!%p2 bra W;
         setp.gt.u32 %p3, %r1, 2; @%p3 bra X; st.global.b32 [%base0], 1; X:""",
+        f"""mov.u32 %r8, bar; W: {WAIT} @%p2 bra X; setp.lt.u32 %p4, %t, 5; @%p4 bra W;
+        st.global.b32 [%base0], 1; X:""",
+        f"""mov.u32 %r8, bar; W: {WAIT} @%p2 bra X; mov.u32 %r1, 5; bra W;
+        X: setp.eq.u32 %p5, %r1, 0; @%p5 bra Y; st.global.b32 [%base0], 1; Y:""",
     ],
-    ids=["asked_once", "turns_counted", "given_up", "memory_read"],
+    ids=["asked_once", "turns_counted", "given_up", "memory_read", "left_by_some", "first_look_seen"],
 )
 def test_what_shows_how_long_somebody_waited_decides(body):
     assert Decided.BRANCH in decided(body)

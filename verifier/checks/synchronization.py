@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from verifier.cases.plan import Plan
 from verifier.checks.support.session import Session, StoppedError
@@ -77,6 +78,8 @@ def check(session: Session) -> list[Outcome]:
         session.execute(experiment="verifier.checks.synchronization:experiment", gradients=backward)
     except StoppedError as stopped:
         kind = stopped.outcome.machine_finding
+        if stopped.outcome.verdict is Verdict.UNDECIDED:  # no other case has the barriers of this one
+            raise StoppedError(replace(stopped.outcome, doubtful=True), stopped.detail) from None
         if kind not in KINDS:
             raise
         message = f"{kind}: {stopped.outcome.message}"

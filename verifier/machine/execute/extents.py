@@ -19,7 +19,8 @@ class GridExtents:
     `block_ids`: (blocks, 3), where each block lies in the grid. `grid`: blocks of the launch along each axis;
     `block`: threads of a block. `shared_size`: bytes of shared memory of a block, `dynamic_shared` and
     `shared_used`: what the launch asks for, and with static variables. `multiprocessors`: of the device.
-    `cluster`: blocks of a cluster along each axis, None in a kernel that knows of none.
+    `cluster`: blocks of a cluster along each axis, None in a kernel that knows of none; `in_clusters`:
+    whether the kernel says that it is one of clusters.
     `exposed`: registers that may be read before they are written, with the byte that fills them for every
     wave. `of_blocks`: registers that follow from the blocks' coordinates, as (blocks, 1) arrays that change
     in place when other blocks run, each with how it follows from (blocks, 3) coordinates.
@@ -33,6 +34,7 @@ class GridExtents:
     shared_used: int
     multiprocessors: int
     cluster: tuple[int, int, int] | None = None
+    in_clusters: bool = False
     exposed: list[tuple[Array, int]] = field(default_factory=list)
     of_blocks: dict[str, tuple[Array, Callable[[Array], Array]]] = field(default_factory=dict)
 

@@ -8,7 +8,7 @@ phase lacks, how many each phase has, the bytes that are announced and have not 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,12 +54,28 @@ class BarrierState:
         return self.missing | self.expected << 20 | octets << 40 | self.parity << _PARITY
 
 
-def begin(found: Located, counts: Array) -> None:
-    """Let barriers wait for so many arrivals (`mbarrier.init`)."""
+def begin(site: int, found: Located, counts: Array, begun: set[int]) -> None:
+    """Let barriers wait for so many arrivals (`mbarrier.init`).
+
+    Raises Fault for a number of arrivals that no barrier counts.
+    """
     words = found.region.view("u8")
-    for offset, count in zip(found.offsets.reshape(-1).tolist(), counts.tolist(), strict=True):
-        state = BarrierState(missing=count, expected=count, octets=0, parity=0)
-        words[offset // 8] = state.word()
+    for place, (offset, count) in enumerate(
+        zip(found.offsets.reshape(-1).tolist(), counts.tolist(), strict=True)
+    ):
+        if not 1 <= count <= _COUNT:
+            message = f"a barrier in shared memory is to wait for {count} arrivals, not 1 to {_COUNT}"
+            raise Fault("divergent_barrier", site, found.lane(place), found.shape, message)
+        begun.add(offset)
+        words[offset // 8] = BarrierState(missing=count, expected=count, octets=0, parity=0).word()
+
+
+def must_have_begun(site: int, found: Located, begun: set[int]) -> None:
+    """Raise Fault for a word that `mbarrier.init` has not written, or `mbarrier.inval` has taken back."""
+    for place, offset in enumerate(found.offsets.reshape(-1).tolist()):
+        if offset not in begun:
+            message = "what lies there is no barrier: `mbarrier.init` has not written it"
+            raise Fault("uninitialised", site, found.lane(place), found.shape, message)
 
 
 def parity(found: Located) -> Array:
@@ -68,13 +84,13 @@ def parity(found: Located) -> Array:
     return words >> np.uint64(_PARITY) & np.uint64(1)
 
 
-def advance(site: int, found: Located, arrivals: Array, announced: Array, come: Array) -> list[int]:
+def advance(site: int, found: Located, arrivals: Array, announced: Array, come: Array) -> None:
     """Count arrivals, bytes that are announced, and bytes that have come, lane after lane.
 
-    arrivals, announced, come: of each lane. Returns the offset of the barrier at each end of a phase.
+    arrivals, announced, come: of each lane.
     Raises Fault where more arrive than a phase has, or more bytes are on their way than a barrier counts.
     """
-    words, ended = found.region.view("u8"), []
+    words = found.region.view("u8")
     columns = (one.tolist() for one in (found.offsets.reshape(-1), arrivals, announced, come))
     for place, (offset, arrived, more, less) in enumerate(zip(*columns, strict=True)):
         before = BarrierState.of(int(words[offset // 8]))
@@ -91,9 +107,6 @@ def advance(site: int, found: Located, arrivals: Array, announced: Array, come: 
             parity=before.parity ^ over,
         )
         words[offset // 8] = after.word()
-        if over:
-            ended.append(offset)
-    return ended
 
 
 # What emitted code calls; `mask`: which lanes of `group` execute.
@@ -103,8 +116,15 @@ def start(
     wave: Wave, site: int, group: Group, space: str, address: Array, counts: Array, mask: Array | None
 ) -> None:
     """Do `mbarrier.init`."""
-    for found, _ in _lanes(wave, site, group, space, address, mask):
-        begin(found, _active(counts, group, found))
+    for found in _located(wave, site, group, space, address, mask):
+        begin(site, found, _active(counts, group, found), wave.barriers)
+
+
+def end(wave: Wave, site: int, group: Group, space: str, address: Array, mask: Array | None) -> None:
+    """Do `mbarrier.inval`."""
+    for found in _located(wave, site, group, space, address, mask):
+        must_have_begun(site, found, wave.barriers)
+        wave.barriers.difference_update(found.offsets.reshape(-1).tolist())
 
 
 def arrive(
@@ -118,23 +138,22 @@ def arrive(
 ) -> Array:
     """Count arrivals and bytes that they announce; give the state from which `test_wait` goes on."""
     states = np.zeros(group.shape, dtype=np.uint64)
-    for found, lanes in _lanes(wave, site, group, space, address, mask):
+    for found in _located(wave, site, group, space, address, mask):
+        must_have_begun(site, found, wave.barriers)
         states[... if found.selection is None else found.selection] = parity(found).reshape(
             found.offsets.shape
         )
         arrivals, announced = (_active(one, group, found) for one in counts)
-        if arrivals.any():
-            _tell(wave, "arrive", found, lanes)
-        _advance(wave, site, found, arrivals, announced, np.zeros_like(arrivals))
+        advance(site, found, arrivals, announced, np.zeros_like(arrivals))
     return states
 
 
 def deliver(wave: Wave, site: int, group: Group, address: Array, octets: int, mask: Array | None) -> None:
     """Count bytes that `st.async` has brought, at barriers of a cluster."""
-    for found, lanes in _lanes(wave, site, group, "cluster", address, mask):
-        _tell(wave, "send", found, lanes)
+    for found in _located(wave, site, group, "cluster", address, mask):
+        must_have_begun(site, found, wave.barriers)
         come = np.full(found.offsets.size, octets)
-        _advance(wave, site, found, np.zeros_like(come), np.zeros_like(come), come)
+        advance(site, found, np.zeros_like(come), np.zeros_like(come), come)
 
 
 def is_over(
@@ -142,38 +161,28 @@ def is_over(
 ) -> Array:
     """Answer `test_wait` and `try_wait`: whether the phase of this state, or parity, is over."""
     answer = np.zeros(group.shape, dtype=bool)
-    for found, lanes in _lanes(wave, site, group, space, address, mask):
+    for found in _located(wave, site, group, space, address, mask):
+        must_have_begun(site, found, wave.barriers)
         over = parity(found) != (_active(state, group, found) & 1)
         answer[... if found.selection is None else found.selection] = over.reshape(found.offsets.shape)
-        if over.any():
-            some = replace(found, offsets=found.offsets.reshape(-1)[over])
-            _tell(wave, "wait", some, lanes.reshape(-1)[over])
     return answer
 
 
-def _lanes(
+def _located(
     wave: Wave, site: int, group: Group, space: str, address: Array, mask: Array | None
-) -> Iterator[tuple[Located, Array]]:
-    """Find the barriers of these lanes, and say which lanes those are."""
+) -> Iterator[Located]:
+    """Find the barriers of these lanes, one for each lane, and tell the monitors that they are used."""
     shape = group.shape
     everywhere = None if mask is None else np.broadcast_to(mask, shape)
     for found in wave.locate(site, group, space, np.broadcast_to(address, shape), 8, everywhere):
+        for monitor in wave.monitors:
+            monitor.barrier_object(wave, site)
         if found.selection is None:
             found.offsets = np.broadcast_to(found.offsets, shape)
-        yield found, group.lanes_of(shape, found.selection)
+        yield found
 
 
 def _active(values: Array, group: Group, found: Located) -> Array:
     """Values of the lanes that execute, one after the other."""
     whole = np.broadcast_to(values, group.shape)
     return (whole if found.selection is None else whole[found.selection]).reshape(-1).astype(np.int64)
-
-
-def _advance(wave: Wave, site: int, found: Located, arrivals: Array, announced: Array, come: Array) -> None:
-    for offset in advance(site, found, arrivals, announced, come):
-        _tell(wave, "end", replace(found, offsets=np.array([offset])), np.zeros(1, dtype=np.int64))
-
-
-def _tell(wave: Wave, event: str, found: Located, lanes: Array) -> None:
-    for monitor in wave.monitors:
-        monitor.barrier_object(wave, event, found, lanes)

@@ -123,6 +123,7 @@ def prepare(launch: LaunchRecord, ids: Array, key: Hashable) -> PreparedWave:
         shared_used=launch.frame.shared_used,
         multiprocessors=launch.machine.multiprocessors,
         cluster=launch.cluster,
+        in_clusters="explicitcluster" in launch.compiled.program.kernel.directives,
     )
     wave = Wave(
         extents=extents,

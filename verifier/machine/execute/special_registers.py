@@ -86,7 +86,7 @@ _WHOLE: dict[str, Callable[[GridExtents], Array | int]] = {
     "%gridid": lambda extents: 1,
     "%dynamic_smem_size": lambda extents: extents.dynamic_shared,
     "%total_smem_size": lambda extents: extents.shared_used,
-    "%is_explicit_cluster": lambda extents: int(extents.cluster is not None),
+    "%is_explicit_cluster": lambda extents: int(extents.in_clusters),
     "%cluster_ctarank": _rank,
     "%cluster_nctarank": lambda extents: prod(_cluster(extents)),
     "%lanemask_eq": lambda extents: _ONE << _lane(extents),

@@ -70,7 +70,7 @@ class Monitor(Protocol):
     ) -> None:
         """One access of `width` bytes a lane; kind: "read", "write", "atomic".
 
-        Also "asynchronous write" (`st.async`), "cached read", by a cache that does not see what the kernel
+        Also "cached read", by a cache that does not see what the kernel
         writes (`ld.global.nc`), and "strong read" and "strong write", of which two are no data race
         (`.volatile`, `.relaxed` and stronger ones).
         """
@@ -81,11 +81,8 @@ class Monitor(Protocol):
     def barrier_of_cluster(self, wave: Wave, lanes: Array) -> None:
         """Note that these lanes, all of one cluster, have arrived at its barrier."""
 
-    def barrier_object(self, wave: Wave, event: str, found: Located, lanes: Array) -> None:
-        """Note what lanes do at barriers in shared memory.
-
-        event: "arrive"; "send", bytes by `st.async`; "end" of a phase; "wait", where a phase is found over.
-        """
+    def barrier_object(self, wave: Wave, site: int) -> None:
+        """Note that an instruction does something at a barrier in shared memory (`mbarrier`, `st.async`)."""
 
     def ordering(self, wave: Wave, site: int, lanes: Array, words: tuple[str, ...]) -> None:
         """Note a fence, or the semantics of an atomic about to be performed."""
@@ -119,12 +116,13 @@ class Wave:
         )
         self.async_copies = AsyncCopies()
         self.companions = Companions(self.blocks, self.threads)
+        self.barriers: set[int] = set()
         self.clusters: Clusters | None = None
         if self.extents.cluster is not None:
             self.clusters = Clusters(self.blocks, self.threads, prod(self.extents.cluster))
         self.found: list[Located] = []
         self.strong: tuple[str, ...] = ()
-        self.cached = self.sent = False
+        self.cached = False
         self.operand_shadows: list[Array] = []
         self.old_shadows: list[tuple[Array, Array]] = []
         self.clock = 0
@@ -138,6 +136,7 @@ class Wave:
             window.region.octets.fill(0 if self.poison is None else self.poison & 0xFF)
         self.async_copies.clear()
         self.companions = Companions(self.blocks, self.threads)
+        self.barriers.clear()
         if self.clusters is not None:
             self.clusters.restart()
 
@@ -270,7 +269,6 @@ class Wave:
         """Tell the monitors of an access."""
         space, lanes = self.space_of(found), group.lanes_of(found.shape, found.selection)
         kind = f"strong {kind}" if self.strong else f"cached {kind}" if self.cached else kind
-        kind = f"asynchronous {kind}" if self.sent else kind
         for monitor in self.monitors:
             if self.strong:
                 monitor.ordering(self, site, group.ix, self.strong)
@@ -308,7 +306,7 @@ class Wave:
             if self.monitors:
                 self.announce(site, group, "write", found, width, values)
             found.scatter(dtype, values)
-        self.strong, self.sent = (), False
+        self.strong = ()
 
     def atomic(
         self,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from verifier.machine.ptx.basic_blocks import is_barrier, is_of_cluster
@@ -113,45 +112,42 @@ def depending(program: Program) -> frozenset[str]:
 def polled(program: Program) -> set[str]:
     """Collect what tells whether a barrier in shared memory was over when it was looked at, a matter of time.
 
-    Nothing, where loops do no more than wait for it: how often they turn is seen nowhere.
+    Nothing, where a loop does no more than wait for it: how often it turns is seen nowhere.
     """
     found: set[str] = set()
-    blocks = program.blocks
-    for spins, group in groupby(range(len(blocks)), key=lambda number: blocks[number].spins):
-        run = list(group)
-        inside = [one for number in run for one in blocks[number].instructions]
-        waits = [one for one in inside if is_wait(one)]
-        if waits and not spins:
-            found.update(name for one in waits for name in one.written)
-        elif waits:
-            outside = {
-                n
-                for k, block in enumerate(blocks)
-                if k not in run
-                for i in block.instructions
-                for n in i.read
-            }
-            found |= _seen_of_turns(inside, outside)
+    for number, block in enumerate(program.blocks):
+        if any(is_wait(one) for one in block.instructions) and not _only_waits(program, number):
+            found.update(name for one in block.instructions for name in one.written)
     return found
 
 
-def _seen_of_turns(loop: list[Instruction], outside: set[str]) -> set[str]:
-    """Give the registers of a waiting loop, if how often it turns may be seen in them.
+def _only_waits(program: Program, number: int) -> bool:
+    """Whether a block is a loop of itself that a wait ends, and shows nothing of its turns.
 
-    It may not where each turn computes the same from what is there before the loop, touches no memory, and
-    what follows from the wait is read in the loop alone. outside: what other instructions read.
+    Each turn computes the same from what is there before the loop and touches no memory, and what follows
+    from the wait is read in the loop alone.
     """
-    written = {name for one in loop for name in one.written}
+    block = program.blocks[number]
+    last = block.instructions[-1]
+    if block.target != number or last.parts[0] != "bra" or last.guard is None:
+        return False
+    written = {name for one in block.instructions for name in one.written}
+    outside = {
+        n for k, other in enumerate(program.blocks) if k != number for i in other.instructions for n in i.read
+    }
     known: set[str] = set()
     told: set[str] = set()
-    plain = True
-    for one in loop:
-        plain &= is_wait(one) or one.parts[0] not in _BEYOND_REGISTERS
-        plain &= not any(name in written and name not in known for name in one.read)
+    for one in block.instructions:
+        if not is_wait(one) and one.parts[0] in _BEYOND_REGISTERS:
+            return False
+        if one.guard is not None and one is not last:
+            return False
+        if any(name in written and name not in known for name in one.read):
+            return False
         known.update(one.written)
         if is_wait(one) or any(name in told for name in one.read):
             told.update(one.written)
-    return set() if plain and not told & outside else written
+    return last.guard.name in told and not told & outside
 
 
 def is_wait(instruction: Instruction) -> bool:

@@ -29,10 +29,17 @@ from verifier.machine.execute.findings import UnsupportedFeature
 from verifier.machine.execute.lane_groups import WARP
 from verifier.machine.execute.memory import Fault
 from verifier.machine.sanitizers.access_kinds import kind_in_races
-from verifier.machine.sanitizers.histories import NOBODY, ByteHistory, WarpKnowledge, same_as_before
+from verifier.machine.sanitizers.histories import (
+    NOBODY,
+    SEVERAL,
+    ByteHistory,
+    Knowledge,
+    WarpKnowledge,
+    join,
+    same_as_before,
+)
 from verifier.machine.sanitizers.late_copies import LateCopies
 from verifier.machine.sanitizers.parted_lanes import PARTED
-from verifier.machine.sanitizers.phases import Knowledge, Phases, join
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -44,10 +51,7 @@ if TYPE_CHECKING:
     from verifier.machine.ptx.syntax import Instruction
 
 _WARPS = 64  # warp numbers a block may use; a block has at most 32
-_TOLD = 1 << 32  # an epoch of a block in a number: below it, how often the warp has told what it did
 _LARGEST = 1 << 26  # bytes of a tensor up to which it is watched
-
-_ASYNCHRONOUS = _WARPS << 32  # above a warp's number: what it sends by `st.async`, as if it were another warp
 
 SANITIZES = frozenset({"global_races", "equal_stores"})
 
@@ -67,9 +71,6 @@ class GlobalRaces:
         """
         self.space = space
         self.windows: WeakKeyDictionary[Wave, tuple[Array, ByteHistory]] = WeakKeyDictionary()
-        self.phases = Phases()
-        self.sends: dict[int, int] = {}
-        self.told: dict[int, int] = {}
         self.replicated, self.equal_stores = replicated, equal_stores
         self.bytes: dict[int, ByteHistory] = {}
         self.warps: dict[int, WarpKnowledge] = {}
@@ -93,11 +94,8 @@ class GlobalRaces:
         numbers = wave.extents.block_ids @ np.array([1, columns, columns * rows])
         blocks = numbers[lanes // wave.threads]
         unique, inverse = np.unique(blocks, return_inverse=True)
-        epochs = np.array([self.epochs.get(int(b), 0) * _TOLD for b in unique], dtype=np.int64)[inverse]
-        warps = blocks * _WARPS + lanes % wave.threads // WARP
-        if self.told:
-            epochs = epochs + np.array([self.told.get(warp, 0) for warp in warps.tolist()], dtype=np.int64)
-        return warps, epochs
+        epochs = np.array([self.epochs.get(int(b), 0) for b in unique], dtype=np.int64)
+        return blocks * _WARPS + lanes % wave.threads // WARP, epochs[inverse]
 
     def access(
         self,
@@ -127,7 +125,6 @@ class GlobalRaces:
             return
         cells = located.offsets.reshape(-1)
         state = self.cells_of(wave, located)
-        sent = kind.startswith("asynchronous ")
         if kind == "cached read" and (late := np.flatnonzero(state.writer[cells] != NOBODY)).size:
             self.report_cached(site, int(late[0]), located, int(state.writer[cells[late[0]]]))
         kind = kind_in_races(kind, ordered_alone=self.equal_stores)
@@ -141,11 +138,12 @@ class GlobalRaces:
         if kind == "write":
             self.no_longer_fenced(set(zip(warp.tolist(), epoch.tolist(), strict=True)))
             self.same_instruction(site, located, values, width, warp)
-        for byte in range(0, width, 2 if width % 2 == 0 and located.region.base % 2 == 0 else 1):
+        paired = self.space == "global" and width % 2 == 0 and located.region.base % 2 == 0
+        for byte in range(0, width, 2 if paired else 1):
             self.compare(site, kind, located, cells + byte, warp, epoch, state, harmless)
             self.must_have_met(wave, site, kind, located, lanes, warp, cells + byte)
-        if sent:
-            self.note_sent(state, cells, width, warp)
+            if self.space == "shared":
+                self.must_be_read_by_one_block(wave, kind, state, cells + byte, lanes)
         if alone:
             self.synchronise(located, lanes, warp, epoch)
 
@@ -164,38 +162,31 @@ class GlobalRaces:
             what = "touched between a cluster's arrival and its wait, and written"
             raise UnsupportedFeature(f"a watch for races in {located.region.name}, {what}")
 
-    def note_sent(self, state: ByteHistory, cells: Array, width: int, warp: Array) -> None:
-        """Remember that what was written may come at any time until a barrier counts its bytes."""
-        for one in np.unique(warp).tolist():
-            self.sends[one] = self.sends.get(one, 0) + 1
-        number = np.array([self.sends[one] for one in warp.tolist()])
-        for byte in range(width):
-            state.writer[cells + byte], state.write_epoch[cells + byte] = warp + _ASYNCHRONOUS, number
+    def must_be_read_by_one_block(
+        self, wave: Wave, kind: str, state: ByteHistory, cells: Array, lanes: Array
+    ) -> None:
+        """Note which block reads; refuse a write where several have read since their cluster met.
 
-    def barrier_object(self, wave: Wave, event: str, found: Located, lanes: Array) -> None:
-        """Tell those who wait for a phase of a barrier in shared memory what comes before its arrivals."""
-        warps, epochs = self.warp_keys(wave, lanes.reshape(-1))
-        told: set[tuple[int, int]] = set()
-        telling: set[int] = set()
-        for offset, warp, epoch in zip(
-            found.offsets.reshape(-1).tolist(), warps.tolist(), epochs.tolist(), strict=True
-        ):
-            place = (id(found.region), offset)
-            if event == "end":
-                self.phases.end(place)
-            elif (offset, warp) not in told:
-                told.add((offset, warp))
-                if event == "wait":
-                    mine, known = self.warps.setdefault(warp, WarpKnowledge()), self.phases.wait(place)
-                    join(mine.known, known)
-                    join(mine.waited, known)
-                    continue
-                self.phases.arrive(place, self.history(warp, epoch))
-                telling.add(warp)
-                if event == "send":
-                    self.phases.arrive(place, {warp + _ASYNCHRONOUS: self.sends.get(warp, 0)})
-        for warp in telling:  # what comes behind has not been told
-            self.told[warp] = self.told.get(warp, 0) + 1
+        Raises UnsupportedFeature: of the readers the last two are known, which may all be of one block.
+        """
+        clusters = wave.clusters
+        assert clusters is not None
+        if kind == "read":
+            block, arrived = lanes // wave.threads, clusters.arrivals[lanes]
+            fresh = state.read_arrival[cells] < arrived
+            alone = fresh | (state.read_block[cells] == block)
+            state.read_block[cells] = np.where(alone, block, SEVERAL)
+            # Lanes of several blocks that read one cell in one instruction: the last one won above.
+            state.read_block[cells[state.read_block[cells] != block]] = SEVERAL
+            np.maximum.at(state.read_arrival, cells, arrived)
+        elif (
+            (state.read_block[cells] == SEVERAL) & (state.read_arrival[cells] >= clusters.passed[lanes])
+        ).any():
+            raise UnsupportedFeature("a watch for races in what several blocks of a cluster have read")
+
+    def barrier_object(self, wave: Wave, site: int) -> None:
+        """Refuse what is ordered by barriers in shared memory: their phases are not followed."""
+        raise UnsupportedFeature("a watch for races beside barriers in shared memory (mbarrier)")
 
     def no_longer_fenced(self, warps: set[tuple[int, int]]) -> None:
         """Take back of an epoch that it was fenced for the block: something is stored behind the fence."""
@@ -265,7 +256,7 @@ class GlobalRaces:
             state = state if ids is wave.extents.block_ids else None
         if state is None:
             size = located.region.size
-            state = ByteHistory.empty(size, watched_lanes=self.equal_stores)
+            state = ByteHistory.empty(size, watched_lanes=self.equal_stores, in_clusters=shared)
             if shared:
                 self.windows[wave] = wave.extents.block_ids, state
             else:
@@ -299,7 +290,7 @@ class GlobalRaces:
                 self.must_not_be_used(
                     site,
                     located,
-                    np.flatnonzero(copies & (when // _TOLD >= epoch // _TOLD)),
+                    np.flatnonzero(copies & (when >= epoch)),
                     warp,
                     cells,
                     state,
@@ -314,7 +305,7 @@ class GlobalRaces:
         """Bytes that the storing warp and another of its block have loaded by one instruction."""
         one, other = state.reader[cells], state.second[cells]
         together = (state.read_site[cells] == state.second_site[cells]) & (one // _WARPS == other // _WARPS)
-        together &= state.read_epoch[cells] // _TOLD == state.second_epoch[cells] // _TOLD
+        together &= state.read_epoch[cells] == state.second_epoch[cells]
         return np.asarray(together & ((one == warp) | (other == warp)))
 
     def must_not_be_used(
@@ -340,11 +331,7 @@ class GlobalRaces:
             before = state.reader[cells], state.read_epoch[cells], state.read_site[cells]
             state.reader[cells], state.read_epoch[cells], state.read_site[cells] = warp, epoch, site
             if self.replicated:
-                others = (
-                    (before[0] // _WARPS != warp // _WARPS)
-                    | (before[1] // _TOLD != epoch // _TOLD)
-                    | (before[2] != site)
-                )
+                others = (before[0] // _WARPS != warp // _WARPS) | (before[1] != epoch) | (before[2] != site)
                 state.readers[cells[others]] = 0
                 np.bitwise_or.at(state.readers, cells, np.uint32(1) << (warp % _WARPS).astype(np.uint32))
             changed = before[0] != state.reader[cells]
@@ -362,10 +349,9 @@ class GlobalRaces:
 
     def ordered(self, other: int, when: int, warp: int, epoch: int) -> bool:
         """Whether an access of `other` at epoch `when` comes before `warp` now."""
-        known = self.warps.get(warp)
         if other // _WARPS == warp // _WARPS:
-            met = when // _TOLD < epoch // _TOLD or other in self.met.get(warp, ())
-            return met or (known is not None and known.waited.get(other, -1) >= when)
+            return when < epoch or other in self.met.get(warp, ())
+        known = self.warps.get(warp)
         return known is not None and known.known.get(other, -1) >= when
 
     def report(self, site: int, place: int, located: Located, other: int, word: str, kind: str) -> None:
@@ -384,7 +370,7 @@ class GlobalRaces:
         lane = located.lane(place)
         block, warp = divmod(other, _WARPS)
         offset = int(located.offsets.reshape(-1)[place])
-        who = f"block {block % (1 << 32)} warp {warp}"
+        who = f"block {block} warp {warp}"
         message = f"{verb} byte {offset} of {located.region.name}, {word} by {who} {how}"
         kind = f"{self.space}_race"
         raise Fault(kind, site, lane, located.shape, message, tensor=located.region.name)
@@ -415,7 +401,7 @@ class GlobalRaces:
         mine = dict(self.warps.setdefault(warp, WarpKnowledge()).known)
         block = warp // _WARPS
         for other in range(block * _WARPS, block * _WARPS + 32):
-            mine[other] = epoch // _TOLD * _TOLD - 1
+            mine[other] = epoch - 1
         mine[warp] = epoch
         return mine
 
@@ -439,6 +425,12 @@ class GlobalRaces:
         for block, count in zip(blocks.tolist(), counts.tolist(), strict=True):
             key = self.block_key(wave, block)
             if count < wave.threads:
+                if (
+                    self.space == "shared"
+                ):  # of several readers the last two are known: all of a block, or none
+                    raise UnsupportedFeature(
+                        "a watch for races beside barriers of a part of a block in a cluster"
+                    )
                 own = lanes[lanes // wave.threads == block] % wave.threads // WARP
                 self.meet({key * _WARPS + int(warp) for warp in own})
                 continue
@@ -455,7 +447,7 @@ class GlobalRaces:
             for block in blocks
             for number in range(-(-wave.threads // WARP))
         ]
-        done = {w: self.epochs.get(w // _WARPS, 0) * _TOLD + self.told.get(w, 0) for w in warps}
+        done = {warp: self.epochs.get(warp // _WARPS, 0) for warp in warps}
         for warp in warps:
             join(self.warps.setdefault(warp, WarpKnowledge()).known, done)
         self.tell(warps)

@@ -12,9 +12,17 @@ from verifier.machine.sanitizers.parted_lanes import PartedLanes
 if TYPE_CHECKING:
     from verifier.machine.arithmetic.numerics import Array
     from verifier.machine.execute.memory import Located
-    from verifier.machine.sanitizers.phases import Knowledge
 
-NOBODY = -1
+NOBODY, SEVERAL = -1, -2
+Knowledge = dict[int, int]
+"""What a warp knows of others: warp -> last epoch of that warp whose accesses come before."""
+
+
+def join(into: Knowledge, other: Knowledge) -> None:
+    """Add what another one knows."""
+    for warp, epoch in other.items():
+        if into.get(warp, -1) < epoch:
+            into[warp] = epoch
 
 
 @dataclass(kw_only=True)
@@ -22,6 +30,8 @@ class ByteHistory:
     """Per byte of a tensor: last writer and the last two readers, with their epochs and instructions.
 
     readers: the warps of a block, a bit each, that read it by the last reader's instruction in its epoch.
+    read_block, read_arrival: in shared memory of clusters the block that read it, or SEVERAL, since it had
+    arrived so often at the barrier of its cluster.
     """
 
     writer: Array
@@ -35,10 +45,15 @@ class ByteHistory:
     second_site: Array
     readers: Array
     parted: PartedLanes
+    read_block: Array
+    read_arrival: Array
 
     @classmethod
-    def empty(cls, size: int, *, watched_lanes: bool) -> ByteHistory:
-        """Begin with bytes that nobody has touched; watched_lanes: those of one warp are told apart, too."""
+    def empty(cls, size: int, *, watched_lanes: bool, in_clusters: bool) -> ByteHistory:
+        """Begin with bytes that nobody has touched.
+
+        watched_lanes: those of one warp are told apart, too. in_clusters: the blocks that read are kept.
+        """
         nobody, never = (np.full(size, number, dtype=np.int64) for number in (NOBODY, -1))
         nowhere = np.full(size, -1, dtype=np.int32)
         return cls(
@@ -53,6 +68,8 @@ class ByteHistory:
             second_site=nowhere.copy(),
             readers=np.zeros(size, dtype=np.uint32),
             parted=PartedLanes(size if watched_lanes else 0),
+            read_block=np.full(size if in_clusters else 0, NOBODY, dtype=np.int64),
+            read_arrival=np.full(size if in_clusters else 0, -1, dtype=np.int64),
         )
 
 
@@ -60,12 +77,10 @@ class ByteHistory:
 class WarpKnowledge:
     """What one warp knows, may come to know by a fence, and publishes with relaxed atomics.
 
-    waited: what phases of barriers in shared memory told it. seen_in_order, fenced_in_order: the part that
-    rests on fences of sequential consistency alone, its own or those of its block's other warps before a
-    barrier.
+    seen_in_order, fenced_in_order: the part that rests on fences of sequential consistency alone, its own
+    or those of its block's other warps before a barrier.
     """
 
-    waited: Knowledge = field(default_factory=dict)
     known: Knowledge = field(default_factory=dict)
     seen: Knowledge = field(default_factory=dict)
     fenced: Knowledge | None = None

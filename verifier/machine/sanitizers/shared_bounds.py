@@ -57,7 +57,7 @@ class SharedBounds:
     def barrier_of_cluster(self, wave: Wave, lanes: Array) -> None:
         """Nothing to do."""
 
-    def barrier_object(self, wave: Wave, event: str, found: Located, lanes: Array) -> None:
+    def barrier_object(self, wave: Wave, site: int) -> None:
         """Nothing to do."""
 
     def ordering(self, wave: Wave, site: int, lanes: Array, words: tuple[str, ...]) -> None:

@@ -1,6 +1,6 @@
 """Races in shared memory: two warps touch a byte, one writes, and no barrier stands between.
 
-Where blocks of a cluster share it, or barriers lie in it, order is followed as in global memory.
+Where blocks of a cluster share it, order is followed as in global memory.
 """
 
 # ruff: noqa: PLR0917 - these are called by position, many times a launch
@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from verifier.machine.execute.findings import UnsupportedFeature
 from verifier.machine.execute.lane_groups import WARP
 from verifier.machine.execute.memory import Fault
 from verifier.machine.sanitizers.access_kinds import kind_in_races
@@ -78,6 +79,7 @@ class SharedRaces:
         """
         self.equal_stores, self.strict = equal_stores and not replicated, equal_stores
         self.unequal_stores, self.replicated = unequal_stores, replicated and not unequal_stores
+        self.lanes_apart = unequal_stores
         self.states: WeakKeyDictionary[Wave, _Shadow] = WeakKeyDictionary()
         self.across = GlobalRaces(replicated=self.replicated, equal_stores=equal_stores, space="shared")
 
@@ -117,6 +119,7 @@ class SharedRaces:
     ) -> None:
         """Compare an access with the last ones of other warps in the same epoch."""
         if wave.clusters is not None:
+            self.must_be_followed(wave, space, lanes, located)
             if space == "shared":
                 self.on_its_way(wave, site, kind, located, width)
             self.across.access(wave, site, kind, space, located, lanes, width, values)
@@ -169,6 +172,22 @@ class SharedRaces:
             message = f"touches shared byte {int(cells[place]) % wave.shared.stride}, which {PARTED}"
             lane = located.lane(place // width)
             raise Fault("shared_race", site, lane, located.shape, message, tensor="shared memory")
+
+    def must_be_followed(self, wave: Wave, space: str, lanes: Array, located: Located) -> None:
+        """Refuse what is not watched in clusters.
+
+        Raises UnsupportedFeature where lanes of one warp are to be told apart, and where other blocks are
+        touched beside loops that wait: what these order is no barrier, and who has ended is not known.
+        """
+        if space != "shared":
+            return
+        if self.lanes_apart:
+            raise UnsupportedFeature("a watch for unequal stores in thread-block clusters")
+        assert wave.clusters is not None
+        if wave.clusters.loops_wait and wave.clusters.size > 1:
+            own = np.broadcast_to(lanes, located.offsets.shape) // wave.threads
+            if (located.offsets // max(wave.shared.stride, 1) != own).any():
+                raise UnsupportedFeature("a watch for races between blocks of a cluster beside waiting loops")
 
     def on_its_way(self, wave: Wave, site: int, kind: str, located: Located, width: int) -> None:
         """Report who touches, its own lane included, what an asynchronous copy may be writing."""
@@ -283,9 +302,9 @@ class SharedRaces:
         """Warps of all blocks of a cluster have met."""
         self.across.barrier_of_cluster(wave, lanes)
 
-    def barrier_object(self, wave: Wave, event: str, found: Located, lanes: Array) -> None:
-        """Note what the phases of barriers in shared memory order."""
-        self.across.barrier_object(wave, event, found, lanes)
+    def barrier_object(self, wave: Wave, site: int) -> None:
+        """Refuse barriers in shared memory: their phases are not followed."""
+        self.across.barrier_object(wave, site)
 
     def ordering(self, wave: Wave, site: int, lanes: Array, words: tuple[str, ...]) -> None:
         """Fences order nothing between warps of one block by themselves."""

@@ -57,8 +57,8 @@ def in_memory(writer: Writer, instruction: Instruction, space: str) -> None:
     if "relaxed" in parts and what != "expect_tx":
         raise writer.refuse(instruction, "which orders no memory")
     if what == "inval":
-        return
-    if what == "init":
+        writer.add(f"{writer.code.constant(mbarriers.end)}({access}, {guard})")
+    elif what == "init":
         function = writer.code.constant(mbarriers.start)
         writer.add(f"{function}({access}, {writer.source(rest[0], 'u32')}, {guard})")
     elif what in ("arrive", "expect_tx") and "noComplete" not in parts:

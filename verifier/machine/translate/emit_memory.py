@@ -158,7 +158,7 @@ def _parameter(writer: Writer, instruction: Instruction, items: tuple[Operand, .
 def _store(writer: Writer, instruction: Instruction) -> None:
     """`st`: constants and narrower registers are stored with the width of the type.
 
-    `st.async` too: what it stores is there at once, and not to be touched before its barrier counts it.
+    `st.async` too: what it stores is there at once, before its barrier has counted it.
     """
     address, value = instruction.operands[0], instruction.operands[1]
     kind = instruction.parts[-1]
@@ -177,8 +177,6 @@ def _store(writer: Writer, instruction: Instruction) -> None:
     if space == "parameter":
         raise writer.refuse(instruction, "store to a kernel parameter")
     _announce(writer, instruction)
-    if "async" in instruction.parts:
-        writer.add("wave.sent = True")
     what = f"{dtype!r}, [{', '.join(values)}], {guard}"
     writer.add(f"wave.store({writer.site}, {writer.group}, {space!r}, {where}, {what})")
     if writer.shadow_emitter is not None:
