@@ -137,11 +137,11 @@ def test_what_does_not_fit_the_device_is_left_to_the_tuner_which_drops_it():
 
 
 def test_a_configuration_that_the_machine_cannot_run_leaves_the_verdict_open():
-    changes = {TUNED: 'num_ctas=n) for n in (1, 2)], key=["columns"], reset_to_zero=["dw", "db"]'}
+    changes = {TUNED: 'num_ctas=n) for n in (1, 16)], key=["columns"], reset_to_zero=["dw", "db"]'}
     found = judged(planted(changes, FAULTY / f"{KEPT}.py"))
     assert not failures(found)
     (open_,) = [o for o in found if o.verdict is Verdict.UNDECIDED]
-    assert "in configuration num_warps=4, num_ctas=2, num_stages=3 of _sums" in open_.message
+    assert "in configuration num_warps=4, num_ctas=16, num_stages=3 of _sums" in open_.message
     assert [o.tried for o in passes(found)] == [(AFTER,)]
 
 
